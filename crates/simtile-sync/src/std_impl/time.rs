@@ -1,0 +1,28 @@
+//! Time: monotonic, and virtual inside a simulation that owns it.
+
+use crate::hook;
+use core::time::Duration;
+use std::sync::OnceLock;
+
+/// Time since some fixed point of the process, or since the start of the simulation that the calling
+/// thread takes part in.
+pub fn now() -> Duration {
+    if let Some(hook) = hook::installed()
+        && let Some(now) = (hook.now)()
+    {
+        return now;
+    }
+    static START: OnceLock<std::time::Instant> = OnceLock::new();
+    START.get_or_init(std::time::Instant::now).elapsed()
+}
+
+/// Sleeps, in virtual time inside a simulation.
+pub fn sleep(duration: Duration) {
+    static NEVER: u8 = 0;
+    if let Some(hook) = hook::installed()
+        && (hook.block)(core::ptr::from_ref(&NEVER).addr(), Some(duration)).is_some()
+    {
+        return;
+    }
+    std::thread::sleep(duration);
+}
