@@ -4,6 +4,20 @@
 //! Names and numbers are those of `cuda.h` (CUDA 13.0); `cargo run -p xtask -- layouts HEADER` checks
 //! every one of them against a header.
 
+/// Named values of an enumeration, for the comparison with a header.
+#[doc(hidden)]
+pub type EnumValues = (&'static str, &'static [(&'static str, i64)]);
+
+macro_rules! cuda_enums {
+    ($($name:ident: $int:ident { $($variants:tt)* })*) => {
+        $(cuda_enum!($name: $int { $($variants)* });)*
+
+        /// Every enumeration of this module.
+        #[doc(hidden)]
+        pub const ENUMS: &[EnumValues] = &[$((stringify!($name), $name::VALUES)),*];
+    };
+}
+
 macro_rules! cuda_enum {
     ($name:ident: $int:ty { $($variant:ident = $value:literal,)* }) => {
         #[repr(transparent)]
@@ -24,6 +38,9 @@ macro_rules! cuda_enum {
 
             /// Every named value.
             pub const ALL: &'static [(&'static str, Self)] = &[$((stringify!($variant), Self($value)),)*];
+
+            #[doc(hidden)]
+            const VALUES: &'static [(&'static str, i64)] = &[$((stringify!($variant), $value as i64),)*];
         }
 
         impl core::fmt::Debug for $name {
@@ -37,7 +54,7 @@ macro_rules! cuda_enum {
     };
 }
 
-cuda_enum! {
+cuda_enums! {
     CUresult: u32 {
         CUDA_SUCCESS = 0,
         CUDA_ERROR_INVALID_VALUE = 1,
@@ -141,17 +158,13 @@ cuda_enum! {
         CUDA_ERROR_KEY_ROTATION = 916,
         CUDA_ERROR_UNKNOWN = 999,
     }
-}
 
-cuda_enum! {
     CUdriverProcAddressQueryResult: u32 {
         CU_GET_PROC_ADDRESS_SUCCESS = 0,
         CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
         CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,
     }
-}
 
-cuda_enum! {
     CUdevice_attribute: u32 {
         CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1,
         CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X = 2,
@@ -308,9 +321,7 @@ cuda_enum! {
         CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED = 147,
         CU_DEVICE_ATTRIBUTE_MAX = 148,
     }
-}
 
-cuda_enum! {
     CUdevice_P2PAttribute: u32 {
         CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK = 1,
         CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2,
@@ -319,25 +330,19 @@ cuda_enum! {
         CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED = 4,
         CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED = 5,
     }
-}
 
-cuda_enum! {
     CUdevResourceType: u32 {
         CU_DEV_RESOURCE_TYPE_INVALID = 0,
         CU_DEV_RESOURCE_TYPE_SM = 1,
     }
-}
 
-cuda_enum! {
     CUgraphMem_attribute: u32 {
         CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
         CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1,
         CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
         CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH = 3,
     }
-}
 
-cuda_enum! {
     CUlimit: u32 {
         CU_LIMIT_STACK_SIZE = 0,
         CU_LIMIT_PRINTF_FIFO_SIZE = 1,
@@ -351,9 +356,7 @@ cuda_enum! {
         CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED = 9,
         CU_LIMIT_MAX = 10,
     }
-}
 
-cuda_enum! {
     CUlaunchAttributeID: u32 {
         CU_LAUNCH_ATTRIBUTE_IGNORE = 0,
         CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW = 1,
@@ -372,41 +375,31 @@ cuda_enum! {
         CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT = 14,
         CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING = 16,
     }
-}
 
-cuda_enum! {
     CUaccessProperty: u32 {
         CU_ACCESS_PROPERTY_NORMAL = 0,
         CU_ACCESS_PROPERTY_STREAMING = 1,
         CU_ACCESS_PROPERTY_PERSISTING = 2,
     }
-}
 
-cuda_enum! {
     CUsynchronizationPolicy: u32 {
         CU_SYNC_POLICY_AUTO = 1,
         CU_SYNC_POLICY_SPIN = 2,
         CU_SYNC_POLICY_YIELD = 3,
         CU_SYNC_POLICY_BLOCKING_SYNC = 4,
     }
-}
 
-cuda_enum! {
     CUclusterSchedulingPolicy: u32 {
         CU_CLUSTER_SCHEDULING_POLICY_DEFAULT = 0,
         CU_CLUSTER_SCHEDULING_POLICY_SPREAD = 1,
         CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING = 2,
     }
-}
 
-cuda_enum! {
     CUlaunchMemSyncDomain: u32 {
         CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT = 0,
         CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE = 1,
     }
-}
 
-cuda_enum! {
     CUstreamBatchMemOpType: u32 {
         CU_STREAM_MEM_OP_WAIT_VALUE_32 = 1,
         CU_STREAM_MEM_OP_WRITE_VALUE_32 = 2,
@@ -415,25 +408,19 @@ cuda_enum! {
         CU_STREAM_MEM_OP_BARRIER = 6,
         CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES = 3,
     }
-}
 
-cuda_enum! {
     CUstreamCaptureMode: u32 {
         CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
         CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
         CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     }
-}
 
-cuda_enum! {
     CUstreamCaptureStatus: u32 {
         CU_STREAM_CAPTURE_STATUS_NONE = 0,
         CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
         CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
     }
-}
 
-cuda_enum! {
     CUmem_advise: u32 {
         CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
         CU_MEM_ADVISE_UNSET_READ_MOSTLY = 2,
@@ -442,9 +429,7 @@ cuda_enum! {
         CU_MEM_ADVISE_SET_ACCESSED_BY = 5,
         CU_MEM_ADVISE_UNSET_ACCESSED_BY = 6,
     }
-}
 
-cuda_enum! {
     CUpointer_attribute: u32 {
         CU_POINTER_ATTRIBUTE_CONTEXT = 1,
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
@@ -468,18 +453,14 @@ cuda_enum! {
         CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20,
         CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE = 21,
     }
-}
 
-cuda_enum! {
     CUmemAllocationType: u32 {
         CU_MEM_ALLOCATION_TYPE_INVALID = 0,
         CU_MEM_ALLOCATION_TYPE_PINNED = 1,
         CU_MEM_ALLOCATION_TYPE_MANAGED = 2,
         CU_MEM_ALLOCATION_TYPE_MAX = 2147483647,
     }
-}
 
-cuda_enum! {
     CUmemAllocationHandleType: u32 {
         CU_MEM_HANDLE_TYPE_NONE = 0,
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
@@ -488,9 +469,7 @@ cuda_enum! {
         CU_MEM_HANDLE_TYPE_FABRIC = 8,
         CU_MEM_HANDLE_TYPE_MAX = 2147483647,
     }
-}
 
-cuda_enum! {
     CUmemLocationType: u32 {
         CU_MEM_LOCATION_TYPE_INVALID = 0,
         CU_MEM_LOCATION_TYPE_NONE = 0,
@@ -500,9 +479,7 @@ cuda_enum! {
         CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
         CU_MEM_LOCATION_TYPE_MAX = 2147483647,
     }
-}
 
-cuda_enum! {
     CUmemPool_attribute: u32 {
         CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
         CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
@@ -513,41 +490,31 @@ cuda_enum! {
         CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
         CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8,
     }
-}
 
-cuda_enum! {
     CUmemAccess_flags: u32 {
         CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
         CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
         CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
         CU_MEM_ACCESS_FLAGS_PROT_MAX = 2147483647,
     }
-}
 
-cuda_enum! {
     CUmemorytype: u32 {
         CU_MEMORYTYPE_HOST = 1,
         CU_MEMORYTYPE_DEVICE = 2,
         CU_MEMORYTYPE_ARRAY = 3,
         CU_MEMORYTYPE_UNIFIED = 4,
     }
-}
 
-cuda_enum! {
     CUmemAllocationGranularity_flags: u32 {
         CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
         CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1,
     }
-}
 
-cuda_enum! {
     CUmulticastGranularity_flags: u32 {
         CU_MULTICAST_GRANULARITY_MINIMUM = 0,
         CU_MULTICAST_GRANULARITY_RECOMMENDED = 1,
     }
-}
 
-cuda_enum! {
     CUjit_option: u32 {
         CU_JIT_MAX_REGISTERS = 0,
         CU_JIT_THREADS_PER_BLOCK = 1,
@@ -586,24 +553,18 @@ cuda_enum! {
         CU_JIT_SPLIT_COMPILE = 34,
         CU_JIT_NUM_OPTIONS = 35,
     }
-}
 
-cuda_enum! {
     CUmoduleLoadingMode: u32 {
         CU_MODULE_EAGER_LOADING = 1,
         CU_MODULE_LAZY_LOADING = 2,
     }
-}
 
-cuda_enum! {
     CUlibraryOption: u32 {
         CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE = 0,
         CU_LIBRARY_BINARY_IS_PRESERVED = 1,
         CU_LIBRARY_NUM_OPTIONS = 2,
     }
-}
 
-cuda_enum! {
     CUfunction_attribute: u32 {
         CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
         CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
@@ -623,18 +584,14 @@ cuda_enum! {
         CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15,
         CU_FUNC_ATTRIBUTE_MAX = 16,
     }
-}
 
-cuda_enum! {
     CUfunc_cache: u32 {
         CU_FUNC_CACHE_PREFER_NONE = 0,
         CU_FUNC_CACHE_PREFER_SHARED = 1,
         CU_FUNC_CACHE_PREFER_L1 = 2,
         CU_FUNC_CACHE_PREFER_EQUAL = 3,
     }
-}
 
-cuda_enum! {
     CUjitInputType: u32 {
         CU_JIT_INPUT_CUBIN = 0,
         CU_JIT_INPUT_PTX = 1,
@@ -644,17 +601,13 @@ cuda_enum! {
         CU_JIT_INPUT_NVVM = 5,
         CU_JIT_NUM_INPUT_TYPES = 6,
     }
-}
 
-cuda_enum! {
     CUfunctionLoadingState: u32 {
         CU_FUNCTION_LOADING_STATE_UNLOADED = 0,
         CU_FUNCTION_LOADING_STATE_LOADED = 1,
         CU_FUNCTION_LOADING_STATE_MAX = 2,
     }
-}
 
-cuda_enum! {
     CUgraphNodeType: u32 {
         CU_GRAPH_NODE_TYPE_KERNEL = 0,
         CU_GRAPH_NODE_TYPE_MEMCPY = 1,
@@ -671,24 +624,18 @@ cuda_enum! {
         CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12,
         CU_GRAPH_NODE_TYPE_CONDITIONAL = 13,
     }
-}
 
-cuda_enum! {
     CUgraphChildGraphNodeOwnership: u32 {
         CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE = 0,
         CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE = 1,
     }
-}
 
-cuda_enum! {
     CUgraphConditionalNodeType: u32 {
         CU_GRAPH_COND_TYPE_IF = 0,
         CU_GRAPH_COND_TYPE_WHILE = 1,
         CU_GRAPH_COND_TYPE_SWITCH = 2,
     }
-}
 
-cuda_enum! {
     CUgraphInstantiateResult: u32 {
         CUDA_GRAPH_INSTANTIATE_SUCCESS = 0,
         CUDA_GRAPH_INSTANTIATE_ERROR = 1,
@@ -697,9 +644,7 @@ cuda_enum! {
         CUDA_GRAPH_INSTANTIATE_MULTIPLE_CTXS_NOT_SUPPORTED = 4,
         CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED = 5,
     }
-}
 
-cuda_enum! {
     CUgraphExecUpdateResult: u32 {
         CU_GRAPH_EXEC_UPDATE_SUCCESS = 0,
         CU_GRAPH_EXEC_UPDATE_ERROR = 1,
@@ -711,9 +656,7 @@ cuda_enum! {
         CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE = 7,
         CU_GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED = 8,
     }
-}
 
-cuda_enum! {
     CUctx_flags: u32 {
         CU_CTX_SCHED_AUTO = 0,
         CU_CTX_SCHED_SPIN = 1,
@@ -728,39 +671,29 @@ cuda_enum! {
         CU_CTX_SYNC_MEMOPS = 128,
         CU_CTX_FLAGS_MASK = 255,
     }
-}
 
-cuda_enum! {
     CUstream_flags: u32 {
         CU_STREAM_DEFAULT = 0,
         CU_STREAM_NON_BLOCKING = 1,
     }
-}
 
-cuda_enum! {
     CUevent_flags: u32 {
         CU_EVENT_DEFAULT = 0,
         CU_EVENT_BLOCKING_SYNC = 1,
         CU_EVENT_DISABLE_TIMING = 2,
         CU_EVENT_INTERPROCESS = 4,
     }
-}
 
-cuda_enum! {
     CUevent_record_flags: u32 {
         CU_EVENT_RECORD_DEFAULT = 0,
         CU_EVENT_RECORD_EXTERNAL = 1,
     }
-}
 
-cuda_enum! {
     CUevent_wait_flags: u32 {
         CU_EVENT_WAIT_DEFAULT = 0,
         CU_EVENT_WAIT_EXTERNAL = 1,
     }
-}
 
-cuda_enum! {
     CUstreamWaitValue_flags: u32 {
         CU_STREAM_WAIT_VALUE_GEQ = 0,
         CU_STREAM_WAIT_VALUE_EQ = 1,
@@ -768,33 +701,25 @@ cuda_enum! {
         CU_STREAM_WAIT_VALUE_NOR = 3,
         CU_STREAM_WAIT_VALUE_FLUSH = 1073741824,
     }
-}
 
-cuda_enum! {
     CUstreamWriteValue_flags: u32 {
         CU_STREAM_WRITE_VALUE_DEFAULT = 0,
         CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER = 1,
     }
-}
 
-cuda_enum! {
     CUmemAttach_flags: u32 {
         CU_MEM_ATTACH_GLOBAL = 1,
         CU_MEM_ATTACH_HOST = 2,
         CU_MEM_ATTACH_SINGLE = 4,
     }
-}
 
-cuda_enum! {
     CUgraphInstantiate_flags: u32 {
         CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH = 1,
         CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2,
         CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH = 4,
         CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY = 8,
     }
-}
 
-cuda_enum! {
     CUgraphDebugDot_flags: u32 {
         CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE = 1,
         CU_GRAPH_DEBUG_DOT_FLAGS_RUNTIME_TYPES = 2,
@@ -813,35 +738,25 @@ cuda_enum! {
         CU_GRAPH_DEBUG_DOT_FLAGS_EXTRA_TOPO_INFO = 16384,
         CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS = 32768,
     }
-}
 
-cuda_enum! {
     CUoccupancy_flags: u32 {
         CU_OCCUPANCY_DEFAULT = 0,
         CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE = 1,
     }
-}
 
-cuda_enum! {
     CUmemAllocationCompType: u32 {
         CU_MEM_ALLOCATION_COMP_NONE = 0,
         CU_MEM_ALLOCATION_COMP_GENERIC = 1,
     }
-}
 
-cuda_enum! {
     CUuserObject_flags: u32 {
         CU_USER_OBJECT_NO_DESTRUCTOR_SYNC = 1,
     }
-}
 
-cuda_enum! {
     CUuserObjectRetain_flags: u32 {
         CU_GRAPH_USER_OBJECT_MOVE = 1,
     }
-}
 
-cuda_enum! {
     CUjit_target: u32 {
         CU_TARGET_COMPUTE_30 = 30,
         CU_TARGET_COMPUTE_32 = 32,
@@ -878,60 +793,44 @@ cuda_enum! {
         CU_TARGET_COMPUTE_120F = 131192,
         CU_TARGET_COMPUTE_121F = 131193,
     }
-}
 
-cuda_enum! {
     CUjit_fallback: u32 {
         CU_PREFER_PTX = 0,
         CU_PREFER_BINARY = 1,
     }
-}
 
-cuda_enum! {
     CUjit_cacheMode: u32 {
         CU_JIT_CACHE_OPTION_NONE = 0,
         CU_JIT_CACHE_OPTION_CG = 1,
         CU_JIT_CACHE_OPTION_CA = 2,
     }
-}
 
-cuda_enum! {
     CUshared_carveout: i32 {
         CU_SHAREDMEM_CARVEOUT_DEFAULT = -1,
         CU_SHAREDMEM_CARVEOUT_MAX_SHARED = 100,
         CU_SHAREDMEM_CARVEOUT_MAX_L1 = 0,
     }
-}
 
-cuda_enum! {
     CUgraphDependencyType: u32 {
         CU_GRAPH_DEPENDENCY_TYPE_DEFAULT = 0,
         CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC = 1,
     }
-}
 
-cuda_enum! {
     CUgreenCtxCreate_flags: u32 {
         CU_GREEN_CTX_DEFAULT_STREAM = 1,
     }
-}
 
-cuda_enum! {
     CUdevSmResourceSplit_flags: u32 {
         CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING = 1,
         CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE = 2,
     }
-}
 
-cuda_enum! {
     CUcomputemode: u32 {
         CU_COMPUTEMODE_DEFAULT = 0,
         CU_COMPUTEMODE_PROHIBITED = 2,
         CU_COMPUTEMODE_EXCLUSIVE_PROCESS = 3,
     }
-}
 
-cuda_enum! {
     CUmem_range_attribute: u32 {
         CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1,
         CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION = 2,
@@ -942,31 +841,23 @@ cuda_enum! {
         CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE = 7,
         CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID = 8,
     }
-}
 
-cuda_enum! {
     CUdriverProcAddress_flags: u32 {
         CU_GET_PROC_ADDRESS_DEFAULT = 0,
         CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,
         CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
     }
-}
 
-cuda_enum! {
     CUflushGPUDirectRDMAWritesScope: u32 {
         CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER = 100,
         CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES = 200,
     }
-}
 
-cuda_enum! {
     CUdeviceNumaConfig: u32 {
         CU_DEVICE_NUMA_CONFIG_NONE = 0,
         CU_DEVICE_NUMA_CONFIG_NUMA_NODE = 1,
     }
-}
 
-cuda_enum! {
     CUexecAffinityType: u32 {
         CU_EXEC_AFFINITY_TYPE_SM_COUNT = 0,
         CU_EXEC_AFFINITY_TYPE_MAX = 1,

@@ -6,593 +6,497 @@
 use super::{enums::*, handles::*};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUuuid {
-    pub bytes: [c_char; 16],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUdevSmResource {
-    pub smCount: c_uint,
-    pub minSmPartitionSize: c_uint,
-    pub smCoscheduledAlignment: c_uint,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union CUdevResource_u {
-    pub sm: CUdevSmResource,
-    pub _oversize: [u8; 48],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUdevResource {
-    pub type_: CUdevResourceType,
-    pub _internal_padding: [u8; 92],
-    pub u: CUdevResource_u,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUaccessPolicyWindow {
-    pub base_ptr: *mut c_void,
-    pub num_bytes: usize,
-    pub hitRatio: f32,
-    pub hitProp: CUaccessProperty,
-    pub missProp: CUaccessProperty,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUlaunchAttributeValue_clusterDim {
-    pub x: c_uint,
-    pub y: c_uint,
-    pub z: c_uint,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUlaunchAttributeValue_programmaticEvent {
-    pub event: CUevent,
-    pub flags: c_int,
-    pub triggerAtBlockStart: c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUlaunchAttributeValue_launchCompletionEvent {
-    pub event: CUevent,
-    pub flags: c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUlaunchMemSyncDomainMap {
-    pub default_: u8,
-    pub remote: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUlaunchAttributeValue_preferredClusterDim {
-    pub x: c_uint,
-    pub y: c_uint,
-    pub z: c_uint,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUlaunchAttributeValue_deviceUpdatableKernelNode {
-    pub deviceUpdatable: c_int,
-    pub devNode: CUgraphDeviceNode,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union CUlaunchAttributeValue {
-    pub pad: [c_char; 64],
-    pub accessPolicyWindow: CUaccessPolicyWindow,
-    pub cooperative: c_int,
-    pub syncPolicy: CUsynchronizationPolicy,
-    pub clusterDim: CUlaunchAttributeValue_clusterDim,
-    pub clusterSchedulingPolicyPreference: CUclusterSchedulingPolicy,
-    pub programmaticStreamSerializationAllowed: c_int,
-    pub programmaticEvent: CUlaunchAttributeValue_programmaticEvent,
-    pub launchCompletionEvent: CUlaunchAttributeValue_launchCompletionEvent,
-    pub priority: c_int,
-    pub memSyncDomainMap: CUlaunchMemSyncDomainMap,
-    pub memSyncDomain: CUlaunchMemSyncDomain,
-    pub preferredClusterDim: CUlaunchAttributeValue_preferredClusterDim,
-    pub deviceUpdatableKernelNode: CUlaunchAttributeValue_deviceUpdatableKernelNode,
-    pub sharedMemCarveout: c_uint,
-    pub nvlinkUtilCentricScheduling: c_uint,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union CUstreamBatchMemOpParams_waitValue_u {
-    pub value: u32,
-    pub value64: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUstreamBatchMemOpParams_waitValue {
-    pub operation: CUstreamBatchMemOpType,
-    pub address: CUdeviceptr,
-    pub u: CUstreamBatchMemOpParams_waitValue_u,
-    pub flags: c_uint,
-    pub alias: CUdeviceptr,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union CUstreamBatchMemOpParams_writeValue_u {
-    pub value: u32,
-    pub value64: u64,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUstreamBatchMemOpParams_writeValue {
-    pub operation: CUstreamBatchMemOpType,
-    pub address: CUdeviceptr,
-    pub u: CUstreamBatchMemOpParams_writeValue_u,
-    pub flags: c_uint,
-    pub alias: CUdeviceptr,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUstreamBatchMemOpParams_flushRemoteWrites {
-    pub operation: CUstreamBatchMemOpType,
-    pub flags: c_uint,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUstreamBatchMemOpParams_memoryBarrier {
-    pub operation: CUstreamBatchMemOpType,
-    pub flags: c_uint,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union CUstreamBatchMemOpParams {
-    pub operation: CUstreamBatchMemOpType,
-    pub waitValue: CUstreamBatchMemOpParams_waitValue,
-    pub writeValue: CUstreamBatchMemOpParams_writeValue,
-    pub flushRemoteWrites: CUstreamBatchMemOpParams_flushRemoteWrites,
-    pub memoryBarrier: CUstreamBatchMemOpParams_memoryBarrier,
-    pub pad: [u64; 6],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUgraphEdgeData {
-    pub from_port: u8,
-    pub to_port: u8,
-    pub type_: u8,
-    pub reserved: [u8; 5],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUipcEventHandle {
-    pub reserved: [c_char; 64],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUipcMemHandle {
-    pub reserved: [c_char; 64],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUmemLocation {
-    pub type_: CUmemLocationType,
-    pub id: c_int,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUmemPoolProps {
-    pub allocType: CUmemAllocationType,
-    pub handleTypes: CUmemAllocationHandleType,
-    pub location: CUmemLocation,
-    pub win32SecurityAttributes: *mut c_void,
-    pub maxSize: usize,
-    pub usage: u16,
-    pub reserved: [u8; 54],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUmemAccessDesc {
-    pub location: CUmemLocation,
-    pub flags: CUmemAccess_flags,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_MEMCPY2D {
-    pub srcXInBytes: usize,
-    pub srcY: usize,
-    pub srcMemoryType: CUmemorytype,
-    pub srcHost: *const c_void,
-    pub srcDevice: CUdeviceptr,
-    pub srcArray: CUarray,
-    pub srcPitch: usize,
-    pub dstXInBytes: usize,
-    pub dstY: usize,
-    pub dstMemoryType: CUmemorytype,
-    pub dstHost: *mut c_void,
-    pub dstDevice: CUdeviceptr,
-    pub dstArray: CUarray,
-    pub dstPitch: usize,
-    pub WidthInBytes: usize,
-    pub Height: usize,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_MEMCPY3D {
-    pub srcXInBytes: usize,
-    pub srcY: usize,
-    pub srcZ: usize,
-    pub srcLOD: usize,
-    pub srcMemoryType: CUmemorytype,
-    pub srcHost: *const c_void,
-    pub srcDevice: CUdeviceptr,
-    pub srcArray: CUarray,
-    pub reserved0: *mut c_void,
-    pub srcPitch: usize,
-    pub srcHeight: usize,
-    pub dstXInBytes: usize,
-    pub dstY: usize,
-    pub dstZ: usize,
-    pub dstLOD: usize,
-    pub dstMemoryType: CUmemorytype,
-    pub dstHost: *mut c_void,
-    pub dstDevice: CUdeviceptr,
-    pub dstArray: CUarray,
-    pub reserved1: *mut c_void,
-    pub dstPitch: usize,
-    pub dstHeight: usize,
-    pub WidthInBytes: usize,
-    pub Height: usize,
-    pub Depth: usize,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUmemAllocationProp_allocFlags {
-    pub compressionType: u8,
-    pub gpuDirectRDMACapable: u8,
-    pub usage: u16,
-    pub reserved: [u8; 4],
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUmemAllocationProp {
-    pub type_: CUmemAllocationType,
-    pub requestedHandleTypes: CUmemAllocationHandleType,
-    pub location: CUmemLocation,
-    pub win32HandleMetaData: *mut c_void,
-    pub allocFlags: CUmemAllocationProp_allocFlags,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUmulticastObjectProp {
-    pub numDevices: c_uint,
+/// Where the fields of a structure lie, for the comparison with a header.
+#[doc(hidden)]
+pub struct StructLayout {
+    pub name: &'static str,
     pub size: usize,
-    pub handleTypes: u64,
-    pub flags: u64,
+    pub align: usize,
+    pub fields: &'static [(&'static str, usize)],
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUlaunchAttribute {
-    pub id: CUlaunchAttributeID,
-    pub pad: [c_char; 4],
-    pub value: CUlaunchAttributeValue,
+macro_rules! cuda_structs {
+    ($($kind:ident $name:ident { $($field:ident: $ty:ty,)* })*) => {
+        $(
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub $kind $name { $(pub $field: $ty,)* }
+        )*
+
+        /// Every structure of this module.
+        #[doc(hidden)]
+        pub const LAYOUTS: &[StructLayout] = &[$(StructLayout {
+            name: stringify!($name),
+            size: size_of::<$name>(),
+            align: align_of::<$name>(),
+            fields: &[$((stringify!($field), core::mem::offset_of!($name, $field))),*],
+        }),*];
+    };
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUlaunchConfig {
-    pub gridDimX: c_uint,
-    pub gridDimY: c_uint,
-    pub gridDimZ: c_uint,
-    pub blockDimX: c_uint,
-    pub blockDimY: c_uint,
-    pub blockDimZ: c_uint,
-    pub sharedMemBytes: c_uint,
-    pub hStream: CUstream,
-    pub attrs: *mut CUlaunchAttribute,
-    pub numAttrs: c_uint,
-}
+cuda_structs! {
+    struct CUuuid {
+        bytes: [c_char; 16],
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_KERNEL_NODE_PARAMS_v2 {
-    pub func: CUfunction,
-    pub gridDimX: c_uint,
-    pub gridDimY: c_uint,
-    pub gridDimZ: c_uint,
-    pub blockDimX: c_uint,
-    pub blockDimY: c_uint,
-    pub blockDimZ: c_uint,
-    pub sharedMemBytes: c_uint,
-    pub kernelParams: *mut *mut c_void,
-    pub extra: *mut *mut c_void,
-    pub kern: CUkernel,
-    pub ctx: CUcontext,
-}
+    struct CUdevSmResource {
+        smCount: c_uint,
+        minSmPartitionSize: c_uint,
+        smCoscheduledAlignment: c_uint,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_MEMSET_NODE_PARAMS {
-    pub dst: CUdeviceptr,
-    pub pitch: usize,
-    pub value: c_uint,
-    pub elementSize: c_uint,
-    pub width: usize,
-    pub height: usize,
-}
+    union CUdevResource_u {
+        sm: CUdevSmResource,
+        _oversize: [u8; 48],
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_HOST_NODE_PARAMS {
-    pub fn_: CUhostFn,
-    pub userData: *mut c_void,
-}
+    struct CUdevResource {
+        type_: CUdevResourceType,
+        _internal_padding: [u8; 92],
+        u: CUdevResource_u,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_MEM_ALLOC_NODE_PARAMS {
-    pub poolProps: CUmemPoolProps,
-    pub accessDescs: *const CUmemAccessDesc,
-    pub accessDescCount: usize,
-    pub bytesize: usize,
-    pub dptr: CUdeviceptr,
-}
+    struct CUaccessPolicyWindow {
+        base_ptr: *mut c_void,
+        num_bytes: usize,
+        hitRatio: f32,
+        hitProp: CUaccessProperty,
+        missProp: CUaccessProperty,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_KERNEL_NODE_PARAMS_v3 {
-    pub func: CUfunction,
-    pub gridDimX: c_uint,
-    pub gridDimY: c_uint,
-    pub gridDimZ: c_uint,
-    pub blockDimX: c_uint,
-    pub blockDimY: c_uint,
-    pub blockDimZ: c_uint,
-    pub sharedMemBytes: c_uint,
-    pub kernelParams: *mut *mut c_void,
-    pub extra: *mut *mut c_void,
-    pub kern: CUkernel,
-    pub ctx: CUcontext,
-}
+    struct CUlaunchAttributeValue_clusterDim {
+        x: c_uint,
+        y: c_uint,
+        z: c_uint,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_MEMCPY_NODE_PARAMS {
-    pub flags: c_int,
-    pub reserved: c_int,
-    pub copyCtx: CUcontext,
-    pub copyParams: CUDA_MEMCPY3D,
-}
+    struct CUlaunchAttributeValue_programmaticEvent {
+        event: CUevent,
+        flags: c_int,
+        triggerAtBlockStart: c_int,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_MEMSET_NODE_PARAMS_v2 {
-    pub dst: CUdeviceptr,
-    pub pitch: usize,
-    pub value: c_uint,
-    pub elementSize: c_uint,
-    pub width: usize,
-    pub height: usize,
-    pub ctx: CUcontext,
-}
+    struct CUlaunchAttributeValue_launchCompletionEvent {
+        event: CUevent,
+        flags: c_int,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_HOST_NODE_PARAMS_v2 {
-    pub fn_: CUhostFn,
-    pub userData: *mut c_void,
-}
+    struct CUlaunchMemSyncDomainMap {
+        default_: u8,
+        remote: u8,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_CHILD_GRAPH_NODE_PARAMS {
-    pub graph: CUgraph,
-    pub ownership: CUgraphChildGraphNodeOwnership,
-}
+    struct CUlaunchAttributeValue_preferredClusterDim {
+        x: c_uint,
+        y: c_uint,
+        z: c_uint,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EVENT_WAIT_NODE_PARAMS {
-    pub event: CUevent,
-}
+    struct CUlaunchAttributeValue_deviceUpdatableKernelNode {
+        deviceUpdatable: c_int,
+        devNode: CUgraphDeviceNode,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EVENT_RECORD_NODE_PARAMS {
-    pub event: CUevent,
-}
+    union CUlaunchAttributeValue {
+        pad: [c_char; 64],
+        accessPolicyWindow: CUaccessPolicyWindow,
+        cooperative: c_int,
+        syncPolicy: CUsynchronizationPolicy,
+        clusterDim: CUlaunchAttributeValue_clusterDim,
+        clusterSchedulingPolicyPreference: CUclusterSchedulingPolicy,
+        programmaticStreamSerializationAllowed: c_int,
+        programmaticEvent: CUlaunchAttributeValue_programmaticEvent,
+        launchCompletionEvent: CUlaunchAttributeValue_launchCompletionEvent,
+        priority: c_int,
+        memSyncDomainMap: CUlaunchMemSyncDomainMap,
+        memSyncDomain: CUlaunchMemSyncDomain,
+        preferredClusterDim: CUlaunchAttributeValue_preferredClusterDim,
+        deviceUpdatableKernelNode: CUlaunchAttributeValue_deviceUpdatableKernelNode,
+        sharedMemCarveout: c_uint,
+        nvlinkUtilCentricScheduling: c_uint,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_fence {
-    pub value: u64,
-}
+    union CUstreamBatchMemOpParams_waitValue_u {
+        value: u32,
+        value64: u64,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_nvSciSync {
-    pub fence: *mut c_void,
-    pub reserved: u64,
-}
+    struct CUstreamBatchMemOpParams_waitValue {
+        operation: CUstreamBatchMemOpType,
+        address: CUdeviceptr,
+        u: CUstreamBatchMemOpParams_waitValue_u,
+        flags: c_uint,
+        alias: CUdeviceptr,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_keyedMutex {
-    pub key: u64,
-}
+    union CUstreamBatchMemOpParams_writeValue_u {
+        value: u32,
+        value64: u64,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params {
-    pub fence: CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_fence,
-    pub nvSciSync: CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_nvSciSync,
-    pub keyedMutex: CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_keyedMutex,
-    pub reserved: [c_uint; 12],
-}
+    struct CUstreamBatchMemOpParams_writeValue {
+        operation: CUstreamBatchMemOpType,
+        address: CUdeviceptr,
+        u: CUstreamBatchMemOpParams_writeValue_u,
+        flags: c_uint,
+        alias: CUdeviceptr,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS {
-    pub params: CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params,
-    pub flags: c_uint,
-    pub reserved: [c_uint; 16],
-}
+    struct CUstreamBatchMemOpParams_flushRemoteWrites {
+        operation: CUstreamBatchMemOpType,
+        flags: c_uint,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2 {
-    pub extSemArray: *mut CUexternalSemaphore,
-    pub paramsArray: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
-    pub numExtSems: c_uint,
-}
+    struct CUstreamBatchMemOpParams_memoryBarrier {
+        operation: CUstreamBatchMemOpType,
+        flags: c_uint,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_fence {
-    pub value: u64,
-}
+    union CUstreamBatchMemOpParams {
+        operation: CUstreamBatchMemOpType,
+        waitValue: CUstreamBatchMemOpParams_waitValue,
+        writeValue: CUstreamBatchMemOpParams_writeValue,
+        flushRemoteWrites: CUstreamBatchMemOpParams_flushRemoteWrites,
+        memoryBarrier: CUstreamBatchMemOpParams_memoryBarrier,
+        pad: [u64; 6],
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_nvSciSync {
-    pub fence: *mut c_void,
-    pub reserved: u64,
-}
+    struct CUgraphEdgeData {
+        from_port: u8,
+        to_port: u8,
+        type_: u8,
+        reserved: [u8; 5],
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_keyedMutex {
-    pub key: u64,
-    pub timeoutMs: c_uint,
-}
+    struct CUipcEventHandle {
+        reserved: [c_char; 64],
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params {
-    pub fence: CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_fence,
-    pub nvSciSync: CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_nvSciSync,
-    pub keyedMutex: CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_keyedMutex,
-    pub reserved: [c_uint; 10],
-}
+    struct CUipcMemHandle {
+        reserved: [c_char; 64],
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS {
-    pub params: CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params,
-    pub flags: c_uint,
-    pub reserved: [c_uint; 16],
-}
+    struct CUmemLocation {
+        type_: CUmemLocationType,
+        id: c_int,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 {
-    pub extSemArray: *mut CUexternalSemaphore,
-    pub paramsArray: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS,
-    pub numExtSems: c_uint,
-}
+    struct CUmemPoolProps {
+        allocType: CUmemAllocationType,
+        handleTypes: CUmemAllocationHandleType,
+        location: CUmemLocation,
+        win32SecurityAttributes: *mut c_void,
+        maxSize: usize,
+        usage: u16,
+        reserved: [u8; 54],
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_MEM_ALLOC_NODE_PARAMS_v2 {
-    pub poolProps: CUmemPoolProps,
-    pub accessDescs: *const CUmemAccessDesc,
-    pub accessDescCount: usize,
-    pub bytesize: usize,
-    pub dptr: CUdeviceptr,
-}
+    struct CUmemAccessDesc {
+        location: CUmemLocation,
+        flags: CUmemAccess_flags,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_MEM_FREE_NODE_PARAMS {
-    pub dptr: CUdeviceptr,
-}
+    struct CUDA_MEMCPY2D {
+        srcXInBytes: usize,
+        srcY: usize,
+        srcMemoryType: CUmemorytype,
+        srcHost: *const c_void,
+        srcDevice: CUdeviceptr,
+        srcArray: CUarray,
+        srcPitch: usize,
+        dstXInBytes: usize,
+        dstY: usize,
+        dstMemoryType: CUmemorytype,
+        dstHost: *mut c_void,
+        dstDevice: CUdeviceptr,
+        dstArray: CUarray,
+        dstPitch: usize,
+        WidthInBytes: usize,
+        Height: usize,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v2 {
-    pub ctx: CUcontext,
-    pub count: c_uint,
-    pub paramArray: *mut CUstreamBatchMemOpParams,
-    pub flags: c_uint,
-}
+    struct CUDA_MEMCPY3D {
+        srcXInBytes: usize,
+        srcY: usize,
+        srcZ: usize,
+        srcLOD: usize,
+        srcMemoryType: CUmemorytype,
+        srcHost: *const c_void,
+        srcDevice: CUdeviceptr,
+        srcArray: CUarray,
+        reserved0: *mut c_void,
+        srcPitch: usize,
+        srcHeight: usize,
+        dstXInBytes: usize,
+        dstY: usize,
+        dstZ: usize,
+        dstLOD: usize,
+        dstMemoryType: CUmemorytype,
+        dstHost: *mut c_void,
+        dstDevice: CUdeviceptr,
+        dstArray: CUarray,
+        reserved1: *mut c_void,
+        dstPitch: usize,
+        dstHeight: usize,
+        WidthInBytes: usize,
+        Height: usize,
+        Depth: usize,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_CONDITIONAL_NODE_PARAMS {
-    pub handle: CUgraphConditionalHandle,
-    pub type_: CUgraphConditionalNodeType,
-    pub size: c_uint,
-    pub phGraph_out: *mut CUgraph,
-    pub ctx: CUcontext,
-}
+    struct CUmemAllocationProp_allocFlags {
+        compressionType: u8,
+        gpuDirectRDMACapable: u8,
+        usage: u16,
+        reserved: [u8; 4],
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub union CUgraphNodeParams_u {
-    pub reserved1: [i64; 29],
-    pub kernel: CUDA_KERNEL_NODE_PARAMS_v3,
-    pub memcpy: CUDA_MEMCPY_NODE_PARAMS,
-    pub memset: CUDA_MEMSET_NODE_PARAMS_v2,
-    pub host: CUDA_HOST_NODE_PARAMS_v2,
-    pub graph: CUDA_CHILD_GRAPH_NODE_PARAMS,
-    pub eventWait: CUDA_EVENT_WAIT_NODE_PARAMS,
-    pub eventRecord: CUDA_EVENT_RECORD_NODE_PARAMS,
-    pub extSemSignal: CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2,
-    pub extSemWait: CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2,
-    pub alloc: CUDA_MEM_ALLOC_NODE_PARAMS_v2,
-    pub free: CUDA_MEM_FREE_NODE_PARAMS,
-    pub memOp: CUDA_BATCH_MEM_OP_NODE_PARAMS_v2,
-    pub conditional: CUDA_CONDITIONAL_NODE_PARAMS,
-}
+    struct CUmemAllocationProp {
+        type_: CUmemAllocationType,
+        requestedHandleTypes: CUmemAllocationHandleType,
+        location: CUmemLocation,
+        win32HandleMetaData: *mut c_void,
+        allocFlags: CUmemAllocationProp_allocFlags,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUgraphNodeParams {
-    pub type_: CUgraphNodeType,
-    pub reserved0: [c_int; 3],
-    pub u: CUgraphNodeParams_u,
-    pub reserved2: i64,
-}
+    struct CUmulticastObjectProp {
+        numDevices: c_uint,
+        size: usize,
+        handleTypes: u64,
+        flags: u64,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
-    pub flags: u64,
-    pub hUploadStream: CUstream,
-    pub hErrNode_out: CUgraphNode,
-    pub result_out: CUgraphInstantiateResult,
-}
+    struct CUlaunchAttribute {
+        id: CUlaunchAttributeID,
+        pad: [c_char; 4],
+        value: CUlaunchAttributeValue,
+    }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct CUgraphExecUpdateResultInfo {
-    pub result: CUgraphExecUpdateResult,
-    pub errorNode: CUgraphNode,
-    pub errorFromNode: CUgraphNode,
+    struct CUlaunchConfig {
+        gridDimX: c_uint,
+        gridDimY: c_uint,
+        gridDimZ: c_uint,
+        blockDimX: c_uint,
+        blockDimY: c_uint,
+        blockDimZ: c_uint,
+        sharedMemBytes: c_uint,
+        hStream: CUstream,
+        attrs: *mut CUlaunchAttribute,
+        numAttrs: c_uint,
+    }
+
+    struct CUDA_KERNEL_NODE_PARAMS_v2 {
+        func: CUfunction,
+        gridDimX: c_uint,
+        gridDimY: c_uint,
+        gridDimZ: c_uint,
+        blockDimX: c_uint,
+        blockDimY: c_uint,
+        blockDimZ: c_uint,
+        sharedMemBytes: c_uint,
+        kernelParams: *mut *mut c_void,
+        extra: *mut *mut c_void,
+        kern: CUkernel,
+        ctx: CUcontext,
+    }
+
+    struct CUDA_MEMSET_NODE_PARAMS {
+        dst: CUdeviceptr,
+        pitch: usize,
+        value: c_uint,
+        elementSize: c_uint,
+        width: usize,
+        height: usize,
+    }
+
+    struct CUDA_HOST_NODE_PARAMS {
+        fn_: CUhostFn,
+        userData: *mut c_void,
+    }
+
+    struct CUDA_MEM_ALLOC_NODE_PARAMS {
+        poolProps: CUmemPoolProps,
+        accessDescs: *const CUmemAccessDesc,
+        accessDescCount: usize,
+        bytesize: usize,
+        dptr: CUdeviceptr,
+    }
+
+    struct CUDA_KERNEL_NODE_PARAMS_v3 {
+        func: CUfunction,
+        gridDimX: c_uint,
+        gridDimY: c_uint,
+        gridDimZ: c_uint,
+        blockDimX: c_uint,
+        blockDimY: c_uint,
+        blockDimZ: c_uint,
+        sharedMemBytes: c_uint,
+        kernelParams: *mut *mut c_void,
+        extra: *mut *mut c_void,
+        kern: CUkernel,
+        ctx: CUcontext,
+    }
+
+    struct CUDA_MEMCPY_NODE_PARAMS {
+        flags: c_int,
+        reserved: c_int,
+        copyCtx: CUcontext,
+        copyParams: CUDA_MEMCPY3D,
+    }
+
+    struct CUDA_MEMSET_NODE_PARAMS_v2 {
+        dst: CUdeviceptr,
+        pitch: usize,
+        value: c_uint,
+        elementSize: c_uint,
+        width: usize,
+        height: usize,
+        ctx: CUcontext,
+    }
+
+    struct CUDA_HOST_NODE_PARAMS_v2 {
+        fn_: CUhostFn,
+        userData: *mut c_void,
+    }
+
+    struct CUDA_CHILD_GRAPH_NODE_PARAMS {
+        graph: CUgraph,
+        ownership: CUgraphChildGraphNodeOwnership,
+    }
+
+    struct CUDA_EVENT_WAIT_NODE_PARAMS {
+        event: CUevent,
+    }
+
+    struct CUDA_EVENT_RECORD_NODE_PARAMS {
+        event: CUevent,
+    }
+
+    struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_fence {
+        value: u64,
+    }
+
+    union CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_nvSciSync {
+        fence: *mut c_void,
+        reserved: u64,
+    }
+
+    struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_keyedMutex {
+        key: u64,
+    }
+
+    struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params {
+        fence: CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_fence,
+        nvSciSync: CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_nvSciSync,
+        keyedMutex: CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_keyedMutex,
+        reserved: [c_uint; 12],
+    }
+
+    struct CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS {
+        params: CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params,
+        flags: c_uint,
+        reserved: [c_uint; 16],
+    }
+
+    struct CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2 {
+        extSemArray: *mut CUexternalSemaphore,
+        paramsArray: *const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS,
+        numExtSems: c_uint,
+    }
+
+    struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_fence {
+        value: u64,
+    }
+
+    union CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_nvSciSync {
+        fence: *mut c_void,
+        reserved: u64,
+    }
+
+    struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_keyedMutex {
+        key: u64,
+        timeoutMs: c_uint,
+    }
+
+    struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params {
+        fence: CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_fence,
+        nvSciSync: CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_nvSciSync,
+        keyedMutex: CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_keyedMutex,
+        reserved: [c_uint; 10],
+    }
+
+    struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS {
+        params: CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_params,
+        flags: c_uint,
+        reserved: [c_uint; 16],
+    }
+
+    struct CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 {
+        extSemArray: *mut CUexternalSemaphore,
+        paramsArray: *const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS,
+        numExtSems: c_uint,
+    }
+
+    struct CUDA_MEM_ALLOC_NODE_PARAMS_v2 {
+        poolProps: CUmemPoolProps,
+        accessDescs: *const CUmemAccessDesc,
+        accessDescCount: usize,
+        bytesize: usize,
+        dptr: CUdeviceptr,
+    }
+
+    struct CUDA_MEM_FREE_NODE_PARAMS {
+        dptr: CUdeviceptr,
+    }
+
+    struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v2 {
+        ctx: CUcontext,
+        count: c_uint,
+        paramArray: *mut CUstreamBatchMemOpParams,
+        flags: c_uint,
+    }
+
+    struct CUDA_CONDITIONAL_NODE_PARAMS {
+        handle: CUgraphConditionalHandle,
+        type_: CUgraphConditionalNodeType,
+        size: c_uint,
+        phGraph_out: *mut CUgraph,
+        ctx: CUcontext,
+    }
+
+    union CUgraphNodeParams_u {
+        reserved1: [i64; 29],
+        kernel: CUDA_KERNEL_NODE_PARAMS_v3,
+        memcpy: CUDA_MEMCPY_NODE_PARAMS,
+        memset: CUDA_MEMSET_NODE_PARAMS_v2,
+        host: CUDA_HOST_NODE_PARAMS_v2,
+        graph: CUDA_CHILD_GRAPH_NODE_PARAMS,
+        eventWait: CUDA_EVENT_WAIT_NODE_PARAMS,
+        eventRecord: CUDA_EVENT_RECORD_NODE_PARAMS,
+        extSemSignal: CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2,
+        extSemWait: CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2,
+        alloc: CUDA_MEM_ALLOC_NODE_PARAMS_v2,
+        free: CUDA_MEM_FREE_NODE_PARAMS,
+        memOp: CUDA_BATCH_MEM_OP_NODE_PARAMS_v2,
+        conditional: CUDA_CONDITIONAL_NODE_PARAMS,
+    }
+
+    struct CUgraphNodeParams {
+        type_: CUgraphNodeType,
+        reserved0: [c_int; 3],
+        u: CUgraphNodeParams_u,
+        reserved2: i64,
+    }
+
+    struct CUDA_GRAPH_INSTANTIATE_PARAMS {
+        flags: u64,
+        hUploadStream: CUstream,
+        hErrNode_out: CUgraphNode,
+        result_out: CUgraphInstantiateResult,
+    }
+
+    struct CUgraphExecUpdateResultInfo {
+        result: CUgraphExecUpdateResult,
+        errorNode: CUgraphNode,
+        errorFromNode: CUgraphNode,
+    }
 }
