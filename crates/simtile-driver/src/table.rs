@@ -50,6 +50,7 @@ macro_rules! define_table {
                 kind: DriverKind::Simulated,
                 extras: None,
                 $($name: {
+                    #[allow(clippy::too_many_arguments, reason = "the signatures are CUDA's")]
                     unsafe fn missing(_: State, $(_: $ty),*) -> CUresult {
                         CUresult::SIMTILE_MISSING_ENTRY
                     }

@@ -228,8 +228,8 @@ pub enum FaultReason {
 /// A kernel that did not finish.
 #[derive(Clone, Debug)]
 pub struct KernelFault {
-    /// Where.
-    pub site: Site,
+    /// Where. Boxed, because faults travel in `Result`s on hot paths.
+    pub site: Box<Site>,
     /// Why.
     pub reason: FaultReason,
 }
