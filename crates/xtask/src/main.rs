@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 mod layouts;
+mod test;
 
 /// A chore: its name, what to pass it, what it does.
 type Command = (&'static str, &'static str, fn(&[String]) -> Result<(), String>);
 
-const COMMANDS: &[Command] = &[("layouts", "HEADER", layouts::run)];
+const COMMANDS: &[Command] = &[("layouts", "HEADER", layouts::run), ("test", "[--update]", test::run)];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
