@@ -7,5 +7,6 @@
 //! * [`exec`]: the seam between the driver and the kernel interpreters;
 //! * `ptx`, `tile`: the interpreters.
 
+pub mod check;
 pub mod exec;
 pub mod memory;

@@ -1,6 +1,7 @@
 //! The map from addresses to allocations.
 
 use super::{Allocation, Backing, FaultKind, MemoryFault, MemoryKind};
+use crate::check::{AccessLog, Touch, TouchMap};
 use parking_lot::RwLock;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -154,9 +155,21 @@ pub struct DeviceView<'a> {
     pub space: &'a AddressSpace,
     /// Ordinal of the accessing device.
     pub device: i32,
+    /// Where the accesses of the running submission are noted, if the checker wants them.
+    pub log: Option<&'a AccessLog>,
 }
 
 impl<'a> DeviceView<'a> {
+    /// The memory as `device` sees it, accesses not logged.
+    pub fn new(space: &'a AddressSpace, device: i32) -> Self {
+        Self { space, device, log: None }
+    }
+
+    /// The same, with accesses logged.
+    pub fn logged(self, log: &'a AccessLog) -> Self {
+        Self { log: Some(log), ..self }
+    }
+
     /// The allocation behind an access, if the device may reach it.
     ///
     /// # Errors
@@ -173,15 +186,19 @@ impl<'a> DeviceView<'a> {
 }
 
 /// A one-entry cache in front of [`DeviceView::locate`]: keep one for each stream of accesses.
+///
+/// [`Window::access`] is for the accesses of a kernel or copy: it also notes them in the view's log.
+/// [`Window::get`] only looks.
 #[derive(Default)]
 pub struct Window {
     last: Option<Arc<Allocation>>,
+    touched: Option<Arc<TouchMap>>,
 }
 
 impl Window {
     /// An empty window.
     pub const fn new() -> Self {
-        Self { last: None }
+        Self { last: None, touched: None }
     }
 
     /// The backing behind an access and the offset of its first byte there.
@@ -197,11 +214,36 @@ impl Window {
     ) -> Result<(&Arc<Backing>, u64), MemoryFault> {
         let hit = self.last.as_ref().is_some_and(|a| a.is_live() && a.offset_of(address, bytes).is_some());
         if !hit {
-            self.last = Some(view.locate(address, bytes)?);
+            let allocation = view.locate(address, bytes)?;
+            self.touched = view.log.map(|log| log.map(&allocation.backing));
+            self.last = Some(allocation);
         }
         match &self.last {
             Some(a) => Ok((&a.backing, a.backing_offset + (address - a.base))),
             // `last` was set above; there is no third case.
+            None => Err(MemoryFault { kind: FaultKind::Unmapped, address, bytes, near: None }),
+        }
+    }
+
+    /// The backing and offset of an access that is about to be made, noted in the view's log.
+    ///
+    /// # Errors
+    /// As [`DeviceView::locate`].
+    #[inline]
+    pub fn access(
+        &mut self,
+        view: &DeviceView<'_>,
+        address: u64,
+        bytes: u64,
+        touch: Touch,
+    ) -> Result<(&Arc<Backing>, u64), MemoryFault> {
+        let (_, offset) = self.get(view, address, bytes)?;
+        if let Some(touched) = &self.touched {
+            touched.note(offset, bytes, touch);
+        }
+        match &self.last {
+            Some(a) => Ok((&a.backing, offset)),
+            // `get` set it; there is no third case.
             None => Err(MemoryFault { kind: FaultKind::Unmapped, address, bytes, near: None }),
         }
     }
