@@ -67,6 +67,11 @@ impl Bitmap {
         chunk.map_or(0, |chunk| chunk[(offset % CHUNK_BYTES / 64) as usize].load(Ordering::Relaxed))
     }
 
+    /// Adds bits of the word that starts at `offset` (a multiple of 64).
+    pub fn set_word(&self, offset: u64, bits: u64) {
+        set_bits(&self.chunk(offset / CHUNK_BYTES)[(offset % CHUNK_BYTES / 64) as usize], bits);
+    }
+
     /// Removes bits from the word that starts at `offset`.
     pub fn clear_word(&self, offset: u64, bits: u64) {
         if let Some(chunk) = self.chunks.get((offset / CHUNK_BYTES) as usize).and_then(OnceLock::get) {

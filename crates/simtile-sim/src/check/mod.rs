@@ -5,7 +5,11 @@
 //! ends, the log is compared with what it declared and with earlier accesses that it is not ordered after.
 
 mod bitmap;
+mod clock;
 mod log;
+mod race;
 
 pub use bitmap::Bitmap;
+pub use clock::{Axis, Epoch, VectorClock};
 pub use log::{AccessLog, Touch, TouchMap};
+pub use race::{Race, RaceChecker, Who};
