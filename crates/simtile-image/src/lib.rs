@@ -6,3 +6,5 @@
 //! * `elf`, `fatbin`: bounds and entries of binary images;
 //! * `tile` (feature): Tile IR bytecode into `cutile_ir::ir::Module`.
 #![forbid(unsafe_code)]
+
+pub mod ptx;
