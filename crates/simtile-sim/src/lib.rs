@@ -9,4 +9,5 @@
 
 pub mod check;
 pub mod exec;
+pub mod explore;
 pub mod memory;

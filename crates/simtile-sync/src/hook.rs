@@ -1,29 +1,31 @@
 //! The place where a simulator takes over scheduling and time.
 //!
-//! A hook is a table of functions set once in a process. It decides for each calling thread whether
-//! it takes part (a thread that belongs to no simulator in explore mode does not), so tests with and
-//! without exploration run side by side in one process.
+//! A hook is a table of functions, set once in a process. It decides for each calling thread whether
+//! that thread takes part in a simulation, so tests with and without exploration run side by side in one
+//! process. Only one participant of a simulation runs at a time; it gives up its turn inside
+//! [`Hook::switch_point`] and [`Hook::block`].
 
 use core::sync::atomic::{AtomicPtr, Ordering};
 use core::time::Duration;
 
-/// What a hook offers. Each function returns whether it took the operation over; if not, the caller
-/// does what it would have done without a hook.
+/// What a hook offers.
 #[derive(Clone, Copy)]
 pub struct Hook {
-    /// A point where the scheduler may switch to another thread.
-    pub switch_point: fn(&'static str),
-    /// The calling thread would block until [`Hook::wake`] is called with the same key, or until the
-    /// virtual deadline. `Some(woken)` if the hook did the waiting.
-    pub block: fn(key: usize, deadline: Option<Duration>) -> Option<bool>,
-    /// Wakes up to `count` threads that block on `key`.
+    /// Whether the calling thread takes part in a simulation. The functions below that act for the
+    /// calling thread are only called if it does.
+    pub participates: fn() -> bool,
+    /// A point where the scheduler may let another participant run. The name goes into the trace.
+    pub switch_point: fn(name: &'static str),
+    /// Blocks the calling thread until it is woken by the same key, or until the timeout in virtual time.
+    /// Returns whether it was woken.
+    pub block: fn(key: usize, timeout: Option<Duration>) -> bool,
+    /// Wakes up to `count` participants that block on `key`. Called by any thread.
     pub wake: fn(key: usize, count: usize),
-    /// Virtual time since the start of the simulation, if the calling thread takes part in one.
-    pub now: fn() -> Option<Duration>,
-    /// Runs a new thread under the scheduler of the calling thread. Returns a token for the child to
-    /// pass to `adopt` when it starts, or `None` if the caller takes part in no simulation.
-    pub spawning: fn(name: &str) -> Option<usize>,
-    /// First call of a thread that was spawned with a token.
+    /// Virtual time since the start of the calling thread's simulation.
+    pub now: fn() -> Duration,
+    /// The calling thread is about to start a thread that will take part. Returns its token.
+    pub spawning: fn(name: &str) -> usize,
+    /// First call of a thread that was started with a token. Returns when it is that thread's turn.
     pub adopt: fn(token: usize),
     /// Last call of an adopted thread.
     pub exiting: fn(token: usize),
@@ -33,13 +35,8 @@ static HOOK: AtomicPtr<Hook> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Installs the hook. The first one stays; returns whether it was this one.
 pub fn install(hook: &'static Hook) -> bool {
-    HOOK.compare_exchange(
-        core::ptr::null_mut(),
-        core::ptr::from_ref(hook).cast_mut(),
-        Ordering::Release,
-        Ordering::Acquire,
-    )
-    .is_ok()
+    let pointer = core::ptr::from_ref(hook).cast_mut();
+    HOOK.compare_exchange(core::ptr::null_mut(), pointer, Ordering::Release, Ordering::Acquire).is_ok()
 }
 
 /// The installed hook.
@@ -50,10 +47,16 @@ pub fn installed() -> Option<&'static Hook> {
     unsafe { hook.as_ref() }
 }
 
-/// A point where the explore mode may switch threads. Nothing without a hook.
+/// The installed hook, if the calling thread takes part in a simulation.
+#[inline]
+pub fn current() -> Option<&'static Hook> {
+    installed().filter(|hook| (hook.participates)())
+}
+
+/// A point where the explore mode may switch threads. Nothing outside a simulation.
 #[inline]
 pub fn switch_point(name: &'static str) {
-    if let Some(hook) = installed() {
+    if let Some(hook) = current() {
         (hook.switch_point)(name);
     }
 }

@@ -1,8 +1,17 @@
 //! Mutex, read-write lock and condition variable.
+//!
+//! Inside a simulation only one participant runs at a time, so a lock is only ever found taken when its
+//! holder gave up its turn with the lock held. The waiter then blocks on nothing for no time, which lets
+//! others run, and tries again.
 
 use super::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
-use crate::hook;
+use crate::hook::{self, Hook};
 use core::time::Duration;
+
+/// What a thread blocks on when it only wants to give up its turn.
+fn yield_turn(hook: &Hook) {
+    (hook.block)(0, Some(Duration::ZERO));
+}
 
 /// A mutual exclusion lock without poisoning.
 #[derive(Debug, Default)]
@@ -21,31 +30,22 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// What a blocked thread waits for, in terms of the hook.
-    fn key(&self) -> usize {
-        core::ptr::from_ref(self).cast::<()>().addr()
-    }
-
     /// Locks, waiting for the holder.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        match hook::installed() {
+        match hook::current() {
             None => self.0.lock(),
-            Some(hook) => self.lock_hooked(hook),
+            Some(hook) => self.lock_in_turn(hook),
         }
     }
 
     #[cold]
-    fn lock_hooked(&self, hook: &hook::Hook) -> MutexGuard<'_, T> {
+    fn lock_in_turn(&self, hook: &Hook) -> MutexGuard<'_, T> {
         (hook.switch_point)("lock");
         loop {
-            if let Some(guard) = self.0.try_lock() {
-                return guard;
-            }
-            // The holder takes part in the same simulation and is switched out. Its unlock does not
-            // wake by key (guards are parking_lot's), so yield until it has run.
-            if (hook.block)(self.key(), Some(Duration::ZERO)).is_none() {
-                return self.0.lock();
+            match self.0.try_lock() {
+                Some(guard) => return guard,
+                None => yield_turn(hook),
             }
         }
     }
@@ -74,20 +74,14 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    fn key(&self) -> usize {
-        core::ptr::from_ref(self).cast::<()>().addr()
-    }
-
     /// Locks for reading.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        let Some(hook) = hook::installed() else { return self.0.read() };
+        let Some(hook) = hook::current() else { return self.0.read() };
         loop {
-            if let Some(guard) = self.0.try_read() {
-                return guard;
-            }
-            if (hook.block)(self.key(), Some(Duration::ZERO)).is_none() {
-                return self.0.read();
+            match self.0.try_read() {
+                Some(guard) => return guard,
+                None => yield_turn(hook),
             }
         }
     }
@@ -95,13 +89,11 @@ impl<T: ?Sized> RwLock<T> {
     /// Locks for writing.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        let Some(hook) = hook::installed() else { return self.0.write() };
+        let Some(hook) = hook::current() else { return self.0.write() };
         loop {
-            if let Some(guard) = self.0.try_write() {
-                return guard;
-            }
-            if (hook.block)(self.key(), Some(Duration::ZERO)).is_none() {
-                return self.0.write();
+            match self.0.try_write() {
+                Some(guard) => return guard,
+                None => yield_turn(hook),
             }
         }
     }
@@ -123,31 +115,20 @@ impl Condvar {
 
     /// Gives the lock up, waits for a notification and takes the lock again. May wake spuriously.
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
-        match hook::installed() {
+        match hook::current() {
             None => self.0.wait(guard),
+            // Nobody else runs between the unlock and the block, so no notification is lost.
             Some(hook) => {
-                let key = self.key();
-                let waited = MutexGuard::unlocked(guard, || (hook.block)(key, None));
-                if waited.is_none() {
-                    // Not part of a simulation. A notification between the unlock above and this wait
-                    // could be lost; a bounded wait turns that into a spurious wake-up.
-                    self.0.wait_for(guard, Duration::from_millis(1));
-                }
+                MutexGuard::unlocked(guard, || (hook.block)(self.key(), None));
             }
         }
     }
 
     /// As [`Condvar::wait`], for at most `timeout`. Returns whether it timed out.
     pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> bool {
-        match hook::installed() {
+        match hook::current() {
             None => self.0.wait_for(guard, timeout).timed_out(),
-            Some(hook) => {
-                let key = self.key();
-                match MutexGuard::unlocked(guard, || (hook.block)(key, Some(timeout))) {
-                    Some(woken) => !woken,
-                    None => self.0.wait_for(guard, timeout).timed_out(),
-                }
-            }
+            Some(hook) => !MutexGuard::unlocked(guard, || (hook.block)(self.key(), Some(timeout))),
         }
     }
 
