@@ -8,3 +8,5 @@
 #![forbid(unsafe_code)]
 
 pub mod ptx;
+#[cfg(feature = "tile")]
+pub mod tile;
