@@ -204,10 +204,7 @@ fn hints(c: &mut Cursor<'_>, tables: &Tables<'_>, depth: usize) -> Result<Optimi
 }
 
 /// A byte with a flag for each of two numbers, then those that are there.
-fn optional_pair(
-    c: &mut Cursor<'_>,
-    what: &'static str,
-) -> Result<(Option<i64>, Option<i64>), TileError> {
+fn optional_pair(c: &mut Cursor<'_>, what: &'static str) -> Result<(Option<i64>, Option<i64>), TileError> {
     let offset = c.offset();
     let flags = c.byte(what)?;
     if flags > 3 {

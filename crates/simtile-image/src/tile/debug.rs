@@ -123,12 +123,7 @@ impl Resolver<'_, '_> {
         }
         let index = id.checked_sub(1).and_then(|i| usize::try_from(i).ok());
         let Some(entry) = index.and_then(|i| self.entries.get(i)) else {
-            return Err(TileError::Index {
-                offset,
-                what: "debug entry",
-                index: id,
-                len: self.entries.len(),
-            });
+            return Err(TileError::Index { offset, what: "debug entry", index: id, len: self.entries.len() });
         };
         let mut c = entry.clone();
         let tag = c.byte("debug tag")?;
@@ -181,9 +176,7 @@ impl Resolver<'_, '_> {
                 let location = Location::DebugInfo(DebugInfoLoc { filename, line, column, scope });
                 Ok((location, cost + 128))
             }
-            value => {
-                Err(TileError::Value { offset: tag_at, what: "debug tag of a location", value })
-            }
+            value => Err(TileError::Value { offset: tag_at, what: "debug tag of a location", value }),
         }
     }
 
@@ -194,12 +187,7 @@ impl Resolver<'_, '_> {
         self.scope_of(tag, entry, depth)
     }
 
-    fn scope_of(
-        &self,
-        tag: u64,
-        mut c: Cursor<'_>,
-        depth: usize,
-    ) -> Result<(DebugScope, usize), TileError> {
+    fn scope_of(&self, tag: u64, mut c: Cursor<'_>, depth: usize) -> Result<(DebugScope, usize), TileError> {
         const SUBPROGRAM: u64 = DebugTag::DISubprogram as u64;
         const BLOCK: u64 = DebugTag::DILexicalBlock as u64;
         let offset = c.offset() - 1;
@@ -225,15 +213,8 @@ impl Resolver<'_, '_> {
                 }
                 c.finish("a subprogram")?;
                 let cost = file_cost + name_cost + linkage_cost + unit_cost + 64;
-                let scope = DISubprogram {
-                    file,
-                    line,
-                    name,
-                    linkage_name,
-                    compile_unit,
-                    scope_line,
-                    is_declaration,
-                };
+                let scope =
+                    DISubprogram { file, line, name, linkage_name, compile_unit, scope_line, is_declaration };
                 Ok((DebugScope::Subprogram(scope), cost))
             }
             BLOCK => {
@@ -249,11 +230,7 @@ impl Resolver<'_, '_> {
         }
     }
 
-    fn compile_unit(
-        &self,
-        c: &mut Cursor<'_>,
-        depth: usize,
-    ) -> Result<(DICompileUnit, usize), TileError> {
+    fn compile_unit(&self, c: &mut Cursor<'_>, depth: usize) -> Result<(DICompileUnit, usize), TileError> {
         let offset = c.offset();
         let id = c.varint("compile unit")?;
         let (tag, mut entry) = self.entry(id, offset, depth)?;

@@ -64,16 +64,13 @@ const MEMORY: Kind = Kind::Enum(4);
 /// The operation with this number and the parts of its body.
 pub(super) fn layout(opcode: u64) -> Option<(Opcode, &'static [Part])> {
     // The table is ordered by number.
-    TABLE
-        .binary_search_by_key(&opcode, |(op, _)| u64::from(op.as_u16()))
-        .ok()
-        .map(|i| TABLE[i])
+    TABLE.binary_search_by_key(&opcode, |(op, _)| u64::from(op.as_u16())).ok().map(|i| TABLE[i])
 }
 
 use Opcode::*;
 use Part::{
-    Attr, AttrIf, AttrSince, Flags, FlagsGrown, Inbounds, Many, One, OneIf, OperandIf, OperandList,
-    Operands, Regions, ResultList, Results, Unit, Unsupported,
+    Attr, AttrIf, AttrSince, Flags, FlagsGrown, Inbounds, Many, One, OneIf, OperandIf, OperandList, Operands,
+    Regions, ResultList, Results, Unit, Unsupported,
 };
 
 const UNARY: &[Part] = &[Results(1), Operands(1)];
@@ -171,7 +168,13 @@ pub(super) const TABLE: &[(Opcode, &[Part])] = &[
     (Floor, UNARY),
     (
         Fma,
-        &[Results(1), Flags(V13_2, 1), Attr("rounding_mode", ROUNDING), Operands(3), Unit(0, "flush_to_zero")],
+        &[
+            Results(1),
+            Flags(V13_2, 1),
+            Attr("rounding_mode", ROUNDING),
+            Operands(3),
+            Unit(0, "flush_to_zero"),
+        ],
     ),
     (For, &[ResultList, Flags(V13_2, 1), OperandList, Regions, Unit(0, "unsigned_cmp")]),
     (FToF, &[Results(1), Attr("rounding_mode", ROUNDING), Operands(1)]),
@@ -241,10 +244,7 @@ pub(super) const TABLE: &[(Opcode, &[Part])] = &[
         MmaI,
         &[Results(1), Attr("signedness_lhs", SIGNEDNESS), Attr("signedness_rhs", SIGNEDNESS), Operands(3)],
     ),
-    (
-        Module,
-        &[Flags(V13_3, 1), Attr("sym_name", Kind::Str), AttrIf(0, "producer", Kind::Str), Regions],
-    ),
+    (Module, &[Flags(V13_3, 1), Attr("sym_name", Kind::Str), AttrIf(0, "producer", Kind::Str), Regions]),
     (MulF, FLUSH_AND_ROUND_2),
     (MulhiI, BINARY),
     (MulI, OVERFLOW_2),
@@ -257,10 +257,7 @@ pub(super) const TABLE: &[(Opcode, &[Part])] = &[
     (Print, &[ResultList, Flags(V13_2, 1), Attr("str", Kind::Str), Many, OneIf(0)]),
     (PtrToInt, UNARY),
     (PtrToPtr, UNARY),
-    (
-        Reduce,
-        &[ResultList, Attr("dim", Kind::Int), Attr("identities", Kind::Array), OperandList, Regions],
-    ),
+    (Reduce, &[ResultList, Attr("dim", Kind::Int), Attr("identities", Kind::Array), OperandList, Regions]),
     (RemF, BINARY),
     (RemI, SIGNED_2),
     (Reshape, UNARY),
@@ -284,7 +281,13 @@ pub(super) const TABLE: &[(Opcode, &[Part])] = &[
     (SinH, UNARY),
     (
         Sqrt,
-        &[Results(1), Flags(V13_2, 1), Attr("rounding_mode", ROUNDING), Operands(1), Unit(0, "flush_to_zero")],
+        &[
+            Results(1),
+            Flags(V13_2, 1),
+            Attr("rounding_mode", ROUNDING),
+            Operands(1),
+            Unit(0, "flush_to_zero"),
+        ],
     ),
     (
         StorePtrTko,

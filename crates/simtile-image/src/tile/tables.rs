@@ -23,7 +23,8 @@ impl<'a> Tables<'a> {
         version: BytecodeVersion,
         input_len: usize,
     ) -> Result<Self, TileError> {
-        let memory_limit = LIMITS.memory_base.saturating_add(LIMITS.memory_per_byte.saturating_mul(input_len));
+        let memory_limit =
+            LIMITS.memory_base.saturating_add(LIMITS.memory_per_byte.saturating_mul(input_len));
         let mut tables = Self {
             version,
             strings: Vec::new(),
@@ -93,10 +94,12 @@ impl<'a> Tables<'a> {
         offset: usize,
         what: &'static str,
     ) -> Result<&'a str, TileError> {
-        usize::try_from(index)
-            .ok()
-            .and_then(|i| self.strings.get(i).copied())
-            .ok_or(TileError::Index { offset, what, index, len: self.strings.len() })
+        usize::try_from(index).ok().and_then(|i| self.strings.get(i).copied()).ok_or(TileError::Index {
+            offset,
+            what,
+            index,
+            len: self.strings.len(),
+        })
     }
 
     /// A type by its index.
@@ -190,8 +193,11 @@ pub(super) fn entries<'a>(
             Width::U32 => c.u32(what)?.into(),
             Width::U64 => c.u64(what)?,
         };
-        let start = usize::try_from(start)
-            .map_err(|_| TileError::Value { offset, what: "offset of a table entry", value: start })?;
+        let start = usize::try_from(start).map_err(|_| TileError::Value {
+            offset,
+            what: "offset of a table entry",
+            value: start,
+        })?;
         starts.push(start);
     }
     if let Some(&first) = starts.first()

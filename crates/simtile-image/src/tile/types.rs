@@ -166,14 +166,13 @@ impl Reader<'_, '_> {
                 let (tensor_view, attribute) = self.tensor_view(c)?;
                 let at = c.offset();
                 let dim = c.varint("sparse dimension")?;
-                let sparse_dim = i32::try_from(dim).ok().filter(|&d| d < LIMITS.rank as i32).ok_or(
-                    TileError::Limit {
+                let sparse_dim =
+                    i32::try_from(dim).ok().filter(|&d| d < LIMITS.rank as i32).ok_or(TileError::Limit {
                         offset: at,
                         what: "as the sparse dimension",
                         value: dim,
                         limit: LIMITS.rank as u64 - 1,
-                    },
-                )?;
+                    })?;
                 let padding_value = self.padding(c, padded)?;
                 let ty = GatherScatterViewType { tile_shape, tensor_view, sparse_dim, padding_value };
                 Ok(wrap(Type::GatherScatterView(ty), attribute))
@@ -362,8 +361,7 @@ fn cost(ty: &Type) -> usize {
         Type::PartitionView(v) => tensor(&v.tensor_view) + 4 * (v.tile_shape.len() + v.dim_map.len()),
         Type::GatherScatterView(v) => tensor(&v.tensor_view) + 4 * v.tile_shape.len(),
         Type::StridedView(v) => {
-            tensor(&v.tensor_view)
-                + 4 * (v.tile_shape.len() + v.traversal_strides.len() + v.dim_map.len())
+            tensor(&v.tensor_view) + 4 * (v.tile_shape.len() + v.traversal_strides.len() + v.dim_map.len())
         }
         Type::Func(f) => f.inputs.iter().chain(&f.results).map(cost).sum(),
         Type::WithPointerAttribute(base, _) => cost(base),
