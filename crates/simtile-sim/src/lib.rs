@@ -10,4 +10,5 @@
 pub mod check;
 pub mod exec;
 pub mod explore;
+pub mod graph;
 pub mod memory;
