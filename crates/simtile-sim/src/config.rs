@@ -1,0 +1,237 @@
+//! How a simulated driver is set up: builder values and the text of `SIMTILE_SIM`.
+
+use crate::profile::Profile;
+use std::fmt;
+use std::str::FromStr;
+
+/// How submitted work is scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Worker threads; different streams run at the same time.
+    #[default]
+    Fast,
+    /// One piece of work at a time, ready work in the order of its submission.
+    Fifo,
+}
+
+/// Which checks run besides bounds and lifetime, which always do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checks {
+    /// Reports reads of bytes that nothing wrote.
+    pub uninitialised: bool,
+}
+
+impl Checks {
+    /// Every check.
+    pub const ALL: Self = Self { uninitialised: true };
+    /// None but bounds and lifetime.
+    pub const NONE: Self = Self { uninitialised: false };
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+/// Settings of a simulated driver.
+///
+/// As text: `devices=2,mode=fifo,seed=7,check=all,profile=h200,memory=4GiB,steps=1000000,workers=2`.
+/// Keys that are left out keep their defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SimConfig {
+    /// How many devices (0 to 64). Default 1.
+    pub devices: u32,
+    /// Scheduling. Default [`Mode::Fast`].
+    pub mode: Mode,
+    /// Chooses the order of warps and blocks. Default 0.
+    pub seed: u64,
+    /// Checks. Default all.
+    pub checks: Checks,
+    /// What the devices look like. Default [`Profile::H200`].
+    pub profile: Profile,
+    /// Memory of each device in bytes, committed lazily. Default 4 GiB.
+    pub memory: u64,
+    /// Most steps of one thread (SIMT) or block (Tile) before a kernel counts as endless. Default 2^32.
+    pub step_limit: u64,
+    /// Host threads that one kernel may use. 0 (default): one in [`Mode::Fifo`], else one a core, at most 8.
+    pub workers: usize,
+    /// Whether each report is also printed to stderr. Default true.
+    pub print_reports: bool,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self {
+            devices: 1,
+            mode: Mode::Fast,
+            seed: 0,
+            checks: Checks::ALL,
+            profile: Profile::H200,
+            memory: 4 << 30,
+            step_limit: 1 << 32,
+            workers: 0,
+            print_reports: true,
+        }
+    }
+}
+
+/// A setting that could not be understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The key.
+    pub key: String,
+    /// The value, empty if there was none.
+    pub value: String,
+    /// What would be allowed.
+    pub allowed: &'static str,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "simulator setting '{}': '{}' is not one of: {}", self.key, self.value, self.allowed)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+const KEYS: &str = "devices, mode, seed, check, profile, memory, steps, workers, reports";
+
+impl SimConfig {
+    /// Settings from an environment variable; the defaults if it is not set.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with key, value and what is allowed.
+    pub fn from_env(variable: &str) -> Result<Self, ConfigError> {
+        match std::env::var(variable) {
+            Ok(text) => text.parse(),
+            Err(std::env::VarError::NotPresent) => Ok(Self::default()),
+            Err(std::env::VarError::NotUnicode(text)) => Err(ConfigError {
+                key: variable.to_owned(),
+                value: text.to_string_lossy().into_owned(),
+                allowed: "UTF-8 text",
+            }),
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
+        match key {
+            "devices" => {
+                let allowed = "a number from 0 to 64";
+                self.devices = value.parse().ok().filter(|&n| n <= 64).ok_or(allowed)?;
+            }
+            "mode" => {
+                self.mode = match value {
+                    "fast" => Mode::Fast,
+                    "fifo" => Mode::Fifo,
+                    _ => return Err("fast, fifo"),
+                }
+            }
+            "seed" => self.seed = value.parse().map_err(|_| "a number from 0 to 2^64-1")?,
+            "check" => {
+                self.checks = match value {
+                    "all" | "uninit" => Checks::ALL,
+                    "none" => Checks::NONE,
+                    _ => return Err("all, none, uninit"),
+                }
+            }
+            "profile" => self.profile = Profile::by_name(value).ok_or(Profile::NAMES)?,
+            "memory" => {
+                let allowed = "a size such as 512MiB, 4GiB or a number of bytes, from 1 MiB to 4 TiB";
+                self.memory = size(value).filter(|n| (1 << 20..=4 << 40).contains(n)).ok_or(allowed)?;
+            }
+            "steps" => {
+                self.step_limit = value.parse().ok().filter(|&n| n > 0).ok_or("a number from 1 to 2^64-1")?;
+            }
+            "workers" => {
+                self.workers = value.parse().ok().filter(|&n| n <= 256).ok_or("a number from 0 to 256")?;
+            }
+            "reports" => {
+                self.print_reports = match value {
+                    "print" => true,
+                    "quiet" => false,
+                    _ => return Err("print, quiet"),
+                }
+            }
+            _ => return Err(KEYS),
+        }
+        Ok(())
+    }
+}
+
+fn size(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let shift = match text[digits.len()..].trim() {
+        "" | "B" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        "T" | "TiB" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+impl FromStr for SimConfig {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let (key, value) = (key.trim(), value.trim());
+            config.set(key, value).map_err(|allowed| ConfigError {
+                key: key.to_owned(),
+                value: value.to_owned(),
+                allowed,
+            })?;
+        }
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_sets_every_key() {
+        let config: SimConfig =
+            "devices=2, mode=fifo,seed=7,check=none,profile=h200,memory=512MiB,steps=9,workers=3,reports=quiet"
+                .parse()
+                .unwrap();
+        let expected = SimConfig {
+            devices: 2,
+            mode: Mode::Fifo,
+            seed: 7,
+            checks: Checks::NONE,
+            profile: Profile::H200,
+            memory: 512 << 20,
+            step_limit: 9,
+            workers: 3,
+            print_reports: false,
+        };
+        assert_eq!(config, expected);
+        assert_eq!("".parse::<SimConfig>().unwrap(), SimConfig::default());
+    }
+
+    #[test]
+    fn bad_text_names_key_value_and_what_is_allowed() {
+        for (text, key, value, allowed) in [
+            ("devices=many", "devices", "many", "0 to 64"),
+            ("mode=quick", "mode", "quick", "fast, fifo"),
+            ("memory=4parsecs", "memory", "4parsecs", "4GiB"),
+            ("colour=red", "colour", "red", "profile"),
+            ("seed", "seed", "", "number"),
+            ("profile=b9000", "profile", "b9000", "h200"),
+            ("memory=99999999999999TiB", "memory", "99999999999999TiB", "4 TiB"),
+        ] {
+            let error = text.parse::<SimConfig>().unwrap_err();
+            assert_eq!((error.key.as_str(), error.value.as_str()), (key, value));
+            assert!(error.allowed.contains(allowed), "{error}");
+            assert!(error.to_string().contains(key));
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! One simulated driver: its state, and contexts coming and going.
+
+use crate::config::{Mode, SimConfig};
+use crate::control::Control;
+use crate::engine::state::{ContextState, Primary, State};
+use crate::engine::{self};
+use crate::handles::{BadHandle, Handles, Kind};
+use crate::heap::Heap;
+use crate::memory::AddressSpace;
+use crate::printf::Printf;
+use crate::profile::Profile;
+use crate::report::Report;
+use simtile_driver::DeclaredAccess;
+use simtile_driver::sys::{CUcontext, CUlimit, CUresult, CUstream};
+use simtile_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use simtile_sync::{Arc, Condvar, Mutex};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What entries return inside.
+pub(crate) type Res<T = ()> = Result<T, CUresult>;
+
+/// A live context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContextRef {
+    pub(crate) uid: u64,
+    pub(crate) device: i32,
+    pub(crate) handle: CUcontext,
+}
+
+/// A live stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamRef {
+    pub(crate) uid: u64,
+    pub(crate) context: ContextRef,
+    /// Its own handle, also for the default streams.
+    pub(crate) handle: CUstream,
+    pub(crate) legacy: bool,
+}
+
+/// Declared accesses by calling thread and stream uid.
+type Declared = BTreeMap<(u64, u64), Vec<DeclaredAccess>>;
+
+/// A simulated driver.
+pub(crate) struct Core {
+    /// Number of this driver in the process; part of its handles.
+    pub(crate) id: u64,
+    pub(crate) config: SimConfig,
+    pub(crate) profile: Profile,
+    pub(crate) initialised: AtomicBool,
+    pub(crate) control: Control,
+    /// All memory.
+    pub(crate) space: AddressSpace,
+    /// What the memory families keep. They may take its locks and then `state`, not the other way round.
+    pub(crate) heap: Heap,
+    pub(crate) modules: crate::modules::Modules,
+    pub(crate) state: Mutex<State>,
+    /// Host threads wait here for progress.
+    pub(crate) changed: Condvar,
+    /// Workers wait here for work.
+    pub(crate) work: Condvar,
+    pub(crate) printf: Printf,
+    pub(crate) declared: Mutex<Declared>,
+    reports: Mutex<Vec<Report>>,
+}
+
+impl Core {
+    pub(crate) fn new(config: SimConfig) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let state = State {
+            next_uid: 1,
+            next_seq: 1,
+            primaries: (0..config.devices).map(|_| Primary::default()).collect(),
+            context_handles: Handles::new(Kind::Context, id),
+            contexts: BTreeMap::new(),
+            stream_handles: Handles::new(Kind::Stream, id),
+            streams: BTreeMap::new(),
+            event_handles: Handles::new(Kind::Event, id),
+            events: BTreeMap::new(),
+            active: BTreeSet::new(),
+            running: Vec::new(),
+            policy: engine::policy::of(config.mode),
+            workers: 0,
+            idle: 0,
+            polling: false,
+            down: false,
+        };
+        Arc::new(Self {
+            id,
+            profile: config.profile,
+            initialised: AtomicBool::new(false),
+            control: Control::default(),
+            space: AddressSpace::new(),
+            heap: Heap::default(),
+            modules: crate::modules::Modules::new(id),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            work: Condvar::new(),
+            printf: Printf::default(),
+            declared: Mutex::default(),
+            reports: Mutex::default(),
+            config,
+        })
+    }
+
+    /// Files a report.
+    pub(crate) fn report(&self, mut report: Report) {
+        report.seed = self.config.seed;
+        if self.config.print_reports {
+            eprintln!("simtile: {report}");
+        }
+        self.reports.lock().push(report);
+    }
+
+    pub(crate) fn reports(&self) -> Vec<Report> {
+        self.reports.lock().clone()
+    }
+
+    pub(crate) fn take_reports(&self) -> Vec<Report> {
+        std::mem::take(&mut *self.reports.lock())
+    }
+
+    /// Host threads one kernel may use.
+    pub(crate) fn kernel_workers(&self) -> usize {
+        match (self.config.workers, self.config.mode) {
+            (0, Mode::Fifo) => 1,
+            (0, Mode::Fast) => std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
+            (n, _) => n,
+        }
+    }
+
+    /// Checks a device number.
+    pub(crate) fn device(&self, device: i32) -> Res<i32> {
+        if u32::try_from(device).is_ok_and(|n| n < self.config.devices) {
+            Ok(device)
+        } else {
+            Err(CUresult::CUDA_ERROR_INVALID_DEVICE)
+        }
+    }
+
+    /// The code of a context that may not be used.
+    pub(crate) fn context_health(&self, state: &State, context: u64) -> Res {
+        match state.contexts.get(&context) {
+            Some(context) => match context.lost {
+                Some(code) => Err(code),
+                None if context.ending => Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED),
+                None => Ok(()),
+            },
+            None => Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED),
+        }
+    }
+
+    /// The context behind a handle, lost or not.
+    pub(crate) fn context_of(&self, state: &State, handle: CUcontext) -> Res<ContextRef> {
+        match state.context_handles.get(handle.0) {
+            Ok(&uid) => {
+                let device = state.contexts.get(&uid).map_or(0, |context| context.device);
+                Ok(ContextRef { uid, device, handle })
+            }
+            Err(BadHandle::Stale) => Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED),
+            Err(_) => Err(CUresult::CUDA_ERROR_INVALID_CONTEXT),
+        }
+    }
+
+    /// Makes a context on a device.
+    pub(crate) fn add_context(&self, device: i32, flags: u32, primary: bool) -> Res<ContextRef> {
+        let mut state = self.state.lock();
+        self.add_context_locked(&mut state, device, flags, primary)
+    }
+
+    pub(crate) fn add_context_locked(
+        &self,
+        state: &mut State,
+        device: i32,
+        flags: u32,
+        primary: bool,
+    ) -> Res<ContextRef> {
+        let uid = state.uid();
+        let handle = state.context_handles.insert(uid).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        let handle = CUcontext(handle);
+        let limits = DEFAULT_LIMITS.iter().map(|&(limit, value)| (limit.0, value)).collect();
+        let context = ContextState {
+            handle,
+            device,
+            primary,
+            flags,
+            limits,
+            lost: None,
+            legacy: 0,
+            per_thread: BTreeMap::new(),
+            streams: BTreeSet::new(),
+            counted: 0,
+            stalls: 0,
+            blocked: 0,
+            cancel: Arc::new(AtomicBool::new(false)),
+            ending: false,
+            peers: BTreeSet::new(),
+            local_bytes: 0,
+        };
+        state.contexts.insert(uid, context);
+        let (legacy, _) =
+            self.add_stream(state, uid, 0, 0, true).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+        if let Some(context) = state.contexts.get_mut(&uid) {
+            context.legacy = legacy;
+        }
+        Ok(ContextRef { uid, device, handle })
+    }
+
+    /// Ends a context: what has not started never will, what runs is told to end and waited for, and all
+    /// that belongs to it goes.
+    pub(crate) fn end_context(&self, context: &ContextRef) -> Res {
+        let uid = context.uid;
+        let mut state = self.state.lock();
+        let Some(ending) = state.contexts.get_mut(&uid) else {
+            return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        };
+        if ending.ending {
+            return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        }
+        ending.ending = true;
+        ending.cancel.store(true, Ordering::Relaxed);
+        let _ = state.context_handles.remove(context.handle.0);
+        self.discard(&mut state, uid);
+        self.changed.notify_all();
+        let waited = self.wait_until(&mut state, |state| engine::is_idle(state, uid, u64::MAX));
+        let streams: Vec<u64> =
+            state.contexts.get(&uid).map(|c| c.streams.iter().copied().collect()).unwrap_or_default();
+        for stream in streams {
+            self.drop_stream(&mut state, stream);
+        }
+        let State { event_handles, events, .. } = &mut *state;
+        events.retain(|_, event| {
+            let keep = event.context != uid;
+            if !keep {
+                let _ = event_handles.remove(event.handle.0);
+            }
+            keep
+        });
+        state.contexts.remove(&uid);
+        drop(state);
+        self.printf.flush(uid);
+        self.modules.context_ended(self, uid);
+        self.heap.context_ended(self, uid, context.device);
+        self.changed.notify_all();
+        waited
+    }
+
+    /// Ends everything: later calls answer `CUDA_ERROR_DEINITIALIZED`, waiting threads return so.
+    pub(crate) fn shut_down(&self) {
+        self.control.clear();
+        let mut state = self.state.lock();
+        state.down = true;
+        for context in state.contexts.values_mut() {
+            context.cancel.store(true, Ordering::Relaxed);
+        }
+        drop(state);
+        self.changed.notify_all();
+        self.work.notify_all();
+    }
+}
+
+const DEFAULT_LIMITS: &[(CUlimit, usize)] = &[
+    (CUlimit::CU_LIMIT_STACK_SIZE, 1024),
+    (CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE, 7 << 20),
+    (CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 8 << 20),
+    (CUlimit::CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048),
+    (CUlimit::CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 64),
+    (CUlimit::CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0),
+];

@@ -1,0 +1,113 @@
+//! A kernel launch, resolved and checked, and how it runs.
+
+use crate::core::Core;
+use crate::exec::{DeviceTraits, ExecContext, FaultReason, KernelFault, LaunchSpec, Program};
+use crate::memory::{DeviceView, FaultKind, MemoryKind};
+use crate::report::Report;
+use simtile_driver::sys::CUresult;
+use simtile_sync::Arc;
+use simtile_sync::atomic::AtomicBool;
+
+/// A loaded image: the program and where its variables lie. Lives as long as a launch needs it, also
+/// after the module was unloaded.
+pub(crate) struct Loaded {
+    pub(crate) program: Box<dyn Program>,
+    /// Addresses of the program's variables, by their number.
+    pub(crate) globals: Vec<u64>,
+    pub(crate) traits: DeviceTraits,
+}
+
+/// A kernel launch.
+pub(crate) struct Launch {
+    pub(crate) loaded: Arc<Loaded>,
+    pub(crate) kernel: usize,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) cluster: [u32; 3],
+    pub(crate) dynamic_shared_bytes: u32,
+    pub(crate) cooperative: bool,
+    pub(crate) params: Vec<u8>,
+}
+
+/// Bytes of the workspace of cooperative grids.
+const GRID_WORKSPACE: u64 = 64 << 10;
+
+impl Launch {
+    pub(crate) fn name(&self) -> &str {
+        self.loaded.program.kernels().get(self.kernel).map_or("?", |kernel| kernel.name.as_str())
+    }
+
+    /// Runs the kernel to its end.
+    pub(crate) fn run(
+        &self,
+        core: &Core,
+        device: i32,
+        context: u64,
+        launch_id: u64,
+        stream: &str,
+        cancel: &AtomicBool,
+    ) -> Result<(), KernelFault> {
+        let spec = LaunchSpec {
+            grid: self.grid,
+            block: self.block,
+            cluster: self.cluster,
+            dynamic_shared_bytes: self.dynamic_shared_bytes,
+            cooperative: self.cooperative,
+            params: &self.params,
+            launch_id,
+        };
+        let workspace = if self.cooperative {
+            let allocation = core.space.allocate(MemoryKind::Internal, device, GRID_WORKSPACE);
+            if let Some(allocation) = &allocation {
+                let (backing, offset) = allocation.backing();
+                backing.mark_written(offset, GRID_WORKSPACE);
+            }
+            allocation
+        } else {
+            None
+        };
+        let report = |finding| {
+            core.report(Report::finding(finding).on_stream(Some(stream.to_owned())));
+        };
+        let print = |bytes: &[u8]| core.printf.write(context, bytes);
+        let result = self.loaded.program.run(
+            self.kernel,
+            &spec,
+            &ExecContext {
+                memory: DeviceView { space: &core.space, device },
+                globals: &self.loaded.globals,
+                grid_workspace: workspace.as_ref().map_or(0, |allocation| allocation.base),
+                step_limit: core.config.step_limit,
+                cancel,
+                seed: core.config.seed ^ launch_id.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                workers: core.kernel_workers(),
+                check_uninitialised: core.config.checks.uninitialised,
+                print: &print,
+                report: &report,
+                device: self.loaded.traits,
+            },
+        );
+        if let Some(allocation) = workspace {
+            // It was mapped above and nobody else knows it.
+            let _ = core.space.release(allocation.base);
+        }
+        result
+    }
+}
+
+/// The code that the real driver returns from then on.
+pub(crate) fn fault_code(reason: &FaultReason) -> CUresult {
+    match reason {
+        FaultReason::Memory(fault) => match fault.kind {
+            FaultKind::Misaligned => CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
+            _ => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+        },
+        FaultReason::Space { .. } => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+        FaultReason::Trap => CUresult::CUDA_ERROR_LAUNCH_FAILED,
+        FaultReason::Assert(_) => CUresult::CUDA_ERROR_ASSERT,
+        FaultReason::StepLimit(_) | FaultReason::Deadlock(_) => CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
+        FaultReason::StackOverflow => CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,
+        FaultReason::IllegalInstruction(_) => CUresult::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+        FaultReason::Cancelled => CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED,
+    }
+}

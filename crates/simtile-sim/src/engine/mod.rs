@@ -1,0 +1,15 @@
+//! Streams: queues of work and who runs it.
+//!
+//! Work enters a stream at its end and starts when it is first, its waits hold, and the policy of the mode
+//! says so. Everything is decided under one lock (`Core::state`); kernels, copies and host functions run
+//! outside of it on worker threads. `Core::changed` is notified whenever host threads may go on,
+//! `Core::work` whenever workers may.
+
+pub(crate) mod launch;
+pub(crate) mod policy;
+mod run;
+pub(crate) mod state;
+mod submit;
+pub(crate) mod work;
+
+pub(crate) use submit::is_idle;

@@ -1,0 +1,398 @@
+//! What may start, and the threads that run it.
+
+use super::launch::fault_code;
+use super::policy::{Candidate, Choice, Running};
+use super::state::{State, StreamState};
+use super::work::Work;
+use crate::core::Core;
+use crate::memory::{FaultKind, MemoryFault};
+use crate::report::{Report, ReportKind};
+use simtile_driver::sys::CUresult;
+use simtile_sync::{Arc, thread, time};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// Most worker threads of one driver.
+const MOST_WORKERS: usize = 192;
+/// How long a worker waits for work before it ends.
+const LINGER: Duration = Duration::from_secs(2);
+/// How often wait-values are looked at while the host may write to them.
+const POLL: Duration = Duration::from_micros(200);
+/// From so many streams of a context sitting in a wait-value on, half of its other streams stop.
+const SITTING_HALF: usize = 5;
+/// From so many on, all others stop.
+const SITTING_ALL: usize = 8;
+
+/// What a look at all streams found.
+#[derive(Default)]
+struct Scan {
+    ready: Vec<Candidate>,
+    /// Some stream sits in a wait-value.
+    sitting: bool,
+}
+
+/// What a worker needs to run one item outside of the lock.
+struct Job {
+    stream: u64,
+    context: u64,
+    device: i32,
+    seq: u64,
+    work: Work,
+    label: String,
+    cancel: Arc<simtile_sync::atomic::AtomicBool>,
+}
+
+/// How a piece of work ended.
+enum Outcome {
+    Done,
+    /// The context is lost, with this code.
+    Lost(CUresult, Report),
+}
+
+impl Core {
+    /// The value at an address, as a wait-value sees it.
+    fn peek(&self, device: i32, address: u64, wide: bool) -> Result<u64, MemoryFault> {
+        let bytes = if wide { 8 } else { 4 };
+        let view = crate::memory::DeviceView { space: &self.space, device };
+        let allocation = view.locate(address, bytes)?;
+        let (backing, _) = allocation.backing();
+        let offset = allocation.offset_of(address, bytes).unwrap_or_default();
+        Ok(if wide {
+            u64::from_ne_bytes(backing.load::<8>(offset))
+        } else {
+            u64::from(u32::from_ne_bytes(backing.load::<4>(offset)))
+        })
+    }
+
+    fn poke(&self, device: i32, address: u64, value: u64, wide: bool) -> Result<(), MemoryFault> {
+        let bytes = if wide { 8 } else { 4 };
+        let view = crate::memory::DeviceView { space: &self.space, device };
+        let allocation = view.locate(address, bytes)?;
+        let (backing, _) = allocation.backing();
+        let offset = allocation.offset_of(address, bytes).unwrap_or_default();
+        if wide {
+            backing.store::<8>(offset, value.to_ne_bytes());
+        } else {
+            backing.store::<4>(offset, (value as u32).to_ne_bytes());
+        }
+        backing.mark_written(offset, bytes);
+        Ok(())
+    }
+
+    /// Looks at the head of every stream that has work.
+    fn scan(&self, state: &State) -> Scan {
+        let mut scan = Scan::default();
+        let mut sitting: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut held: Vec<(Candidate, &StreamState)> = Vec::new();
+        for &uid in &state.active {
+            let Some(stream) = state.streams.get(&uid) else { continue };
+            let Some(item) = stream.items.front() else { continue };
+            let Some(context) = state.contexts.get(&stream.context) else { continue };
+            if stream.running || context.ending || !in_legacy_order(state, stream, item.seq) {
+                continue;
+            }
+            let candidate = Candidate {
+                stream: uid,
+                seq: item.seq,
+                priority: stream.priority,
+                instant: item.work.is_instant(),
+            };
+            match &item.work {
+                Work::Wait(_) if item.record.as_ref().is_some_and(|record| !record.is_over()) => {}
+                Work::Gate(gate) if !gate.is_open() => gate.reach(),
+                Work::WaitValue(wait) => match self.peek(context.device, wait.address, wait.wide) {
+                    Ok(found) if !wait.holds(found) => {
+                        *sitting.entry(stream.context).or_default() += 1;
+                        scan.sitting = true;
+                    }
+                    // A fault is found again, and told, when the item runs.
+                    _ => scan.ready.push(candidate),
+                },
+                _ => held.push((candidate, stream)),
+            }
+        }
+        for (candidate, stream) in held {
+            let sitting = sitting.get(&stream.context).copied().unwrap_or(0);
+            let stopped = sitting >= SITTING_ALL || sitting >= SITTING_HALF && stream.index % 2 == 1;
+            if !stopped {
+                scan.ready.push(candidate);
+            }
+        }
+        scan
+    }
+
+    /// Completes instant work that is ready, in order of submission, until there is none. Host threads
+    /// are told if there was any.
+    pub(crate) fn pump(&self, state: &mut State) {
+        let mut any = false;
+        loop {
+            let scan = self.scan(state);
+            let first = scan.ready.iter().filter(|c| c.instant).min_by_key(|c| c.seq);
+            let Some(first) = first else { break };
+            any = true;
+            self.complete_instant(state, first.stream);
+        }
+        if any {
+            self.changed.notify_all();
+        }
+    }
+
+    fn complete_instant(&self, state: &mut State, uid: u64) {
+        let Some(stream) = state.streams.get(&uid) else { return };
+        let Some(item) = stream.items.front() else { return };
+        let device = state.contexts.get(&stream.context).map_or(0, |context| context.device);
+        let result = match &item.work {
+            Work::WaitValue(wait) => self.peek(device, wait.address, wait.wide).map(drop),
+            Work::WriteValue { address, value, wide } => self.poke(device, *address, *value, *wide),
+            Work::Memory(work) => work.run(self, device),
+            Work::Record(_) | Work::Wait(_) | Work::Gate(_) | Work::Launch(_) | Work::Host(_) => Ok(()),
+        };
+        let outcome = match result {
+            Ok(()) => Outcome::Done,
+            Err(fault) => memory_outcome(&fault, stream_name(stream, uid)),
+        };
+        self.retire(state, uid, outcome);
+    }
+
+    /// Takes the first item of a stream off, which has ended.
+    fn retire(&self, state: &mut State, uid: u64, outcome: Outcome) {
+        let Some(stream) = state.streams.get_mut(&uid) else { return };
+        stream.running = false;
+        let context = stream.context;
+        if let Some(item) = stream.items.pop_front() {
+            if item.counted {
+                stream.counted -= 1;
+                if let Some(context) = state.contexts.get_mut(&context) {
+                    context.counted -= 1;
+                }
+            }
+            if let (Work::Record(_), Some(record)) = (&item.work, &item.record) {
+                record.complete(time::now());
+            }
+        }
+        self.forget_if_empty(state, uid);
+        if let Outcome::Lost(code, report) = outcome {
+            self.report(report);
+            self.lose(state, context, code);
+        }
+    }
+
+    fn forget_if_empty(&self, state: &mut State, uid: u64) {
+        let Some(stream) = state.streams.get(&uid) else { return };
+        if stream.items.is_empty() {
+            state.active.remove(&uid);
+            if stream.destroyed {
+                let context = stream.context;
+                state.streams.remove(&uid);
+                if let Some(context) = state.contexts.get_mut(&context) {
+                    context.streams.remove(&uid);
+                }
+            }
+        }
+    }
+
+    /// Loses a context: every later call returns `code`, and what is queued never runs.
+    pub(crate) fn lose(&self, state: &mut State, context: u64, code: CUresult) {
+        if let Some(lost) = state.contexts.get_mut(&context) {
+            lost.lost.get_or_insert(code);
+        }
+        self.discard(state, context);
+        self.changed.notify_all();
+    }
+
+    /// Drops what is queued in a context and has not started.
+    pub(crate) fn discard(&self, state: &mut State, context: u64) {
+        let streams: Vec<u64> =
+            state.contexts.get(&context).map(|c| c.streams.iter().copied().collect()).unwrap_or_default();
+        for uid in streams {
+            let Some(stream) = state.streams.get_mut(&uid) else { continue };
+            let keep = usize::from(stream.running);
+            for item in stream.items.drain(keep.min(stream.items.len())..) {
+                if item.counted {
+                    stream.counted -= 1;
+                    if let Some(context) = state.contexts.get_mut(&context) {
+                        context.counted -= 1;
+                    }
+                }
+                if let (Work::Record(_), Some(record)) = (&item.work, &item.record) {
+                    record.abandon();
+                }
+            }
+            self.forget_if_empty(state, uid);
+        }
+    }
+
+    /// Sees to it that work which may be ready is looked at.
+    pub(crate) fn kick(self: &Arc<Self>, state: &mut State) {
+        self.pump(state);
+        if state.active.is_empty() {
+            return;
+        }
+        if state.idle > 0 {
+            self.work.notify_one();
+        } else if state.workers < MOST_WORKERS {
+            self.spawn_worker(state);
+        }
+    }
+
+    fn spawn_worker(self: &Arc<Self>, state: &mut State) {
+        let core = self.clone();
+        state.workers += 1;
+        let name = format!("simtile-sim-{}", self.id);
+        if thread::spawn(&name, move || core.worker()).is_err() {
+            state.workers -= 1;
+        }
+    }
+
+    fn worker(self: Arc<Self>) {
+        let mut state = self.state.lock();
+        loop {
+            if state.down {
+                break;
+            }
+            self.pump(&mut state);
+            let scan = self.scan(&state);
+            let choice = if scan.ready.is_empty() {
+                Choice::Wait(None)
+            } else {
+                let State { policy, running, .. } = &mut *state;
+                policy.choose(&scan.ready, running, time::now())
+            };
+            match choice {
+                Choice::Start(at) => {
+                    let Some(candidate) = scan.ready.get(at) else { continue };
+                    let Some(job) = self.begin(&mut state, candidate.stream) else { continue };
+                    // Whoever is left looks for more, or at the wait-values.
+                    if state.idle > 0 {
+                        self.work.notify_one();
+                    } else if state.workers < MOST_WORKERS {
+                        self.spawn_worker(&mut state);
+                    }
+                    drop(state);
+                    let outcome = self.execute(&job);
+                    state = self.state.lock();
+                    state.running.retain(|running| running.stream != job.stream);
+                    self.retire(&mut state, job.stream, outcome);
+                    self.changed.notify_all();
+                    if state.idle > 0 {
+                        self.work.notify_one();
+                    }
+                }
+                Choice::Wait(limit) => {
+                    let polls = scan.sitting && !state.polling;
+                    let limit = match limit {
+                        _ if polls => POLL,
+                        Some(limit) => limit,
+                        None => LINGER,
+                    };
+                    state.polling |= polls;
+                    state.idle += 1;
+                    let timed_out = self.work.wait_for(&mut state, limit);
+                    state.idle -= 1;
+                    if polls {
+                        state.polling = false;
+                    }
+                    if timed_out && limit == LINGER && state.active.is_empty() {
+                        break;
+                    }
+                }
+            }
+        }
+        state.workers -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Marks the first item of a stream as running.
+    fn begin(&self, state: &mut State, uid: u64) -> Option<Job> {
+        let stream = state.streams.get_mut(&uid)?;
+        let item = stream.items.front()?;
+        let context = state.contexts.get(&stream.context)?;
+        let job = Job {
+            stream: uid,
+            context: stream.context,
+            device: context.device,
+            seq: item.seq,
+            work: item.work.clone(),
+            label: stream_name(stream, uid),
+            cancel: context.cancel.clone(),
+        };
+        stream.running = true;
+        let host = matches!(item.work, Work::Host(_));
+        state.running.push(Running { stream: uid, host, since: time::now() });
+        Some(job)
+    }
+
+    /// Runs one item, outside of the lock.
+    fn execute(&self, job: &Job) -> Outcome {
+        let run = || match &job.work {
+            Work::Launch(launch) => {
+                match launch.run(self, job.device, job.context, job.seq, &job.label, &job.cancel) {
+                    Ok(()) => Outcome::Done,
+                    Err(fault) => Outcome::Lost(
+                        fault_code(&fault.reason),
+                        Report::fault(&fault).on_stream(Some(job.label.clone())),
+                    ),
+                }
+            }
+            Work::Memory(work) => match work.run(self, job.device) {
+                Ok(()) => Outcome::Done,
+                Err(fault) => memory_outcome(&fault, job.label.clone()),
+            },
+            Work::Host(call) => {
+                let _inside = crate::entry::enter_host_function(self.id);
+                if let Some(function) = call.function {
+                    // SAFETY: `cuLaunchHostFunc`'s caller said that this function may be called once
+                    // with this argument when the stream gets here.
+                    unsafe { function(std::ptr::with_exposed_provenance_mut(call.data)) };
+                }
+                Outcome::Done
+            }
+            Work::Record(_)
+            | Work::Wait(_)
+            | Work::WaitValue(_)
+            | Work::WriteValue { .. }
+            | Work::Gate(_) => Outcome::Done,
+        };
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+            let text =
+                format!("the simulator panicked while it ran work: {}", crate::entry::panic_text(&*panic));
+            let report = Report::new(ReportKind::Internal, text).on_stream(Some(job.label.clone()));
+            Outcome::Lost(CUresult::CUDA_ERROR_UNKNOWN, report)
+        })
+    }
+}
+
+fn memory_outcome(fault: &MemoryFault, stream: String) -> Outcome {
+    let code = match fault.kind {
+        FaultKind::Misaligned => CUresult::CUDA_ERROR_MISALIGNED_ADDRESS,
+        _ => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+    };
+    let mut report = Report::new(ReportKind::MemoryFault, fault.to_string()).on_stream(Some(stream));
+    report.labels.extend(fault.near.iter().filter_map(|near| near.label.clone()));
+    Outcome::Lost(code, report)
+}
+
+pub(crate) fn stream_name(stream: &StreamState, uid: u64) -> String {
+    match &stream.label {
+        Some(label) => format!("'{label}'"),
+        None if stream.legacy => "legacy default".to_owned(),
+        None => format!("#{uid}"),
+    }
+}
+
+/// The rule of the legacy default stream: it and the blocking streams of its context follow each other
+/// in order of submission.
+fn in_legacy_order(state: &State, stream: &StreamState, seq: u64) -> bool {
+    let Some(context) = state.contexts.get(&stream.context) else { return false };
+    let earlier = |uid: &u64| {
+        state.streams.get(uid).is_some_and(|other| {
+            other.is_blocking() && other.items.front().is_some_and(|item| item.seq < seq)
+        })
+    };
+    if stream.legacy {
+        !context.streams.iter().filter(|uid| **uid != context.legacy).any(earlier)
+    } else {
+        !(stream.is_blocking() && earlier(&context.legacy))
+    }
+}

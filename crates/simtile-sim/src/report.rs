@@ -1,0 +1,121 @@
+//! What a simulated driver has to say beyond return codes.
+
+use crate::exec::{Finding, FindingKind, KernelFault, Site};
+use std::fmt;
+
+/// Kinds of [`Report`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReportKind {
+    /// A kernel ended early; its context is lost.
+    KernelFault,
+    /// A copy, memset or value operation touched memory that it may not; its context is lost.
+    MemoryFault,
+    /// A kernel read bytes that nothing wrote.
+    UninitialisedRead,
+    /// A Tile kernel's assumption does not hold.
+    FalseAssume,
+    /// Threads of a block wait at different barriers.
+    BarrierDivergence,
+    /// An image was refused.
+    Image,
+    /// The simulator itself failed: a defect to be reported.
+    Internal,
+}
+
+/// Something that went wrong, in words.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// What kind of thing.
+    pub kind: ReportKind,
+    /// The kernel's name, if one ran.
+    pub kernel: Option<String>,
+    /// Where in the kernel.
+    pub site: Option<Site>,
+    /// What happened.
+    pub text: String,
+    /// Label of the stream, or its number.
+    pub stream: Option<String>,
+    /// Labels of the buffers involved.
+    pub labels: Vec<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The seed of the simulator.
+    pub seed: u64,
+}
+
+impl Report {
+    pub(crate) fn new(kind: ReportKind, text: impl Into<String>) -> Self {
+        Self {
+            kind,
+            kernel: None,
+            site: None,
+            text: text.into(),
+            stream: None,
+            labels: Vec::new(),
+            hint: None,
+            seed: 0,
+        }
+    }
+
+    pub(crate) fn on_stream(mut self, stream: Option<String>) -> Self {
+        self.stream = stream;
+        self
+    }
+
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn fault(fault: &KernelFault) -> Self {
+        let mut report = Self::new(ReportKind::KernelFault, fault.to_string());
+        report.kernel = Some(fault.site.kernel.clone());
+        report.site = Some(fault.site.clone());
+        if let crate::exec::FaultReason::Memory(memory) = &fault.reason {
+            report.labels.extend(memory.near.iter().filter_map(|near| near.label.clone()));
+        }
+        report
+    }
+
+    pub(crate) fn finding(finding: Finding) -> Self {
+        let (kind, text, label) = match finding.kind {
+            FindingKind::UninitialisedRead { address, bytes, space, label } => (
+                ReportKind::UninitialisedRead,
+                format!("read of {bytes} bytes of {space} memory at {address:#x} that nothing wrote"),
+                label,
+            ),
+            FindingKind::FalseAssume { predicate, value } => (
+                ReportKind::FalseAssume,
+                format!("the assumption '{predicate}' does not hold for {value}; a GPU may do anything"),
+                None,
+            ),
+            FindingKind::BarrierDivergence { detail } => {
+                (ReportKind::BarrierDivergence, format!("barrier divergence: {detail}"), None)
+            }
+        };
+        let mut report = Self::new(kind, format!("{text} in {}", finding.site));
+        report.kernel = Some(finding.site.kernel.clone());
+        report.site = Some(finding.site);
+        report.labels.extend(label);
+        report
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.kind, self.text)?;
+        if let Some(stream) = &self.stream {
+            write!(f, ", on stream {stream}")?;
+        }
+        for label in &self.labels {
+            write!(f, ", buffer '{label}'")?;
+        }
+        write!(f, " (seed {})", self.seed)?;
+        if let Some(hint) = &self.hint {
+            write!(f, "\n  hint: {hint}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,5 @@
+//! Copies and memsets.
+
+use crate::entry::entries;
+
+entries! {}

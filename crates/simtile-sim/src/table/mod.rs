@@ -1,0 +1,33 @@
+//! The entries of the driver API, one module a family.
+//!
+//! Each family defines its entries with `entries!`, which also makes a `fill` that puts them into a table.
+//! What no family defines answers as missing.
+
+use simtile_driver::{DriverKind, Table};
+
+mod context;
+mod copy;
+mod device;
+mod event;
+mod init;
+mod memory;
+mod pinned;
+mod pool;
+mod stream;
+mod vmm;
+
+/// The table of simulated drivers.
+pub(crate) static TABLE: Table = {
+    let table = Table { kind: DriverKind::Simulated, ..Table::MISSING };
+    let table = init::fill(table);
+    let table = device::fill(table);
+    let table = context::fill(table);
+    let table = stream::fill(table);
+    let table = event::fill(table);
+    // The memory families. Their state and queued work are in `heap.rs`.
+    let table = memory::fill(table);
+    let table = pool::fill(table);
+    let table = pinned::fill(table);
+    let table = copy::fill(table);
+    vmm::fill(table)
+};

@@ -1,0 +1,5 @@
+//! Pinned, registered and managed host memory.
+
+use crate::entry::entries;
+
+entries! {}

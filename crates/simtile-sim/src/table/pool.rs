@@ -1,0 +1,5 @@
+//! Stream-ordered memory and pools.
+
+use crate::entry::entries;
+
+entries! {}

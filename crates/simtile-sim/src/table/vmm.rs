@@ -1,0 +1,5 @@
+//! Virtual memory, sharing between processes, multicast.
+
+use crate::entry::entries;
+
+entries! {}

@@ -1,0 +1,115 @@
+//! Tests through the table, as host code would call it.
+
+mod rules;
+mod streams;
+
+use crate::{Builder, Mode, Simulator};
+use simtile_driver::Driver;
+use simtile_driver::sys::*;
+use std::time::Duration;
+
+/// How long a test waits for what must happen.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// Calls an entry and gives its code.
+macro_rules! code {
+    ($rig:expr, $entry:ident($($arg:expr),* $(,)?)) => {{
+        let driver: simtile_driver::Driver = $rig.driver;
+        // SAFETY: the test passes null or valid pointers.
+        unsafe { driver.$entry($($arg),*) }
+    }};
+}
+
+/// Calls an entry that must succeed.
+macro_rules! ok {
+    ($rig:expr, $entry:ident($($arg:expr),* $(,)?)) => {{
+        let code = code!($rig, $entry($($arg),*));
+        assert_eq!(code, simtile_driver::sys::CUresult::CUDA_SUCCESS, stringify!($entry));
+    }};
+}
+pub(crate) use {code, ok};
+
+/// A simulator with a current primary context of device 0.
+pub(crate) struct Rig {
+    pub(crate) sim: Simulator,
+    pub(crate) driver: Driver,
+    pub(crate) context: CUcontext,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        Self::with(Simulator::builder())
+    }
+
+    /// One rig a mode.
+    pub(crate) fn modes() -> [Self; 2] {
+        [Mode::Fast, Mode::Fifo].map(|mode| Self::with(Simulator::builder().mode(mode)))
+    }
+
+    pub(crate) fn with(builder: Builder) -> Self {
+        let sim = builder.quiet().capture_printf().build();
+        let mut rig = Self { driver: sim.driver(), sim, context: CUcontext::NULL };
+        ok!(rig, cuInit(0));
+        let mut context = CUcontext::NULL;
+        ok!(rig, cuDevicePrimaryCtxRetain(&mut context, 0));
+        ok!(rig, cuCtxSetCurrent(context));
+        rig.context = context;
+        rig
+    }
+
+    pub(crate) fn stream(&self) -> CUstream {
+        let mut stream = CUstream::NULL;
+        ok!(self, cuStreamCreate(&mut stream, 1));
+        stream
+    }
+
+    pub(crate) fn blocking_stream(&self) -> CUstream {
+        let mut stream = CUstream::NULL;
+        ok!(self, cuStreamCreate(&mut stream, 0));
+        stream
+    }
+
+    pub(crate) fn event(&self) -> CUevent {
+        let mut event = CUevent::NULL;
+        ok!(self, cuEventCreate(&mut event, 0));
+        event
+    }
+
+    /// Records a new event on a stream.
+    pub(crate) fn mark(&self, stream: CUstream) -> CUevent {
+        let event = self.event();
+        ok!(self, cuEventRecord(event, stream));
+        event
+    }
+
+    /// Whether an event is still pending.
+    pub(crate) fn pending(&self, event: CUevent) -> bool {
+        match code!(self, cuEventQuery(event)) {
+            CUresult::CUDA_SUCCESS => false,
+            CUresult::CUDA_ERROR_NOT_READY => true,
+            other => panic!("cuEventQuery: {other:?}"),
+        }
+    }
+
+    /// Waits until a condition holds.
+    pub(crate) fn soon(&self, mut holds: impl FnMut() -> bool) {
+        let end = std::time::Instant::now() + SOON;
+        while !holds() {
+            assert!(std::time::Instant::now() < end, "it did not happen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Runs a call on another thread with the same current context.
+    pub(crate) fn on_thread<T: Send>(&self, run: impl FnOnce(&Self) -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    ok!(self, cuCtxSetCurrent(self.context));
+                    run(self)
+                })
+                .join()
+                .unwrap()
+        })
+    }
+}
