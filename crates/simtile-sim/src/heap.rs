@@ -2,7 +2,7 @@
 //! `table/copy.rs`, `table/pinned.rs`, `table/vmm.rs`).
 
 use crate::core::Core;
-use crate::memory::MemoryFault;
+use crate::memory::{DeviceView, MemoryFault};
 
 /// What the memory families keep beside the address space.
 #[derive(Default)]
@@ -29,12 +29,12 @@ impl MemoryWork {
         match *self {}
     }
 
-    /// Does the work, on behalf of a device. Instant work must not take the engine's lock
-    /// (`core.state`).
+    /// Does the work, on behalf of the view's device. Instant work runs under the engine's lock
+    /// (`core.state`) and must not take it.
     ///
     /// # Errors
     /// The refused access; the context is lost then.
-    pub(crate) fn run(&self, _core: &Core, _device: i32) -> Result<(), MemoryFault> {
+    pub(crate) fn run(&self, _core: &Core, _view: &DeviceView<'_>) -> Result<(), MemoryFault> {
         match *self {}
     }
 }

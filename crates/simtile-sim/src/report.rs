@@ -72,7 +72,7 @@ impl Report {
     pub(crate) fn fault(fault: &KernelFault) -> Self {
         let mut report = Self::new(ReportKind::KernelFault, fault.to_string());
         report.kernel = Some(fault.site.kernel.clone());
-        report.site = Some(fault.site.clone());
+        report.site = Some((*fault.site).clone());
         if let crate::exec::FaultReason::Memory(memory) = &fault.reason {
             report.labels.extend(memory.near.iter().filter_map(|near| near.label.clone()));
         }

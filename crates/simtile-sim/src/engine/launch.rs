@@ -74,7 +74,7 @@ impl Launch {
             self.kernel,
             &spec,
             &ExecContext {
-                memory: DeviceView { space: &core.space, device },
+                memory: DeviceView::new(&core.space, device),
                 globals: &self.loaded.globals,
                 grid_workspace: workspace.as_ref().map_or(0, |allocation| allocation.base),
                 step_limit: core.config.step_limit,

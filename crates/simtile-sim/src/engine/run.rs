@@ -5,7 +5,7 @@ use super::policy::{Candidate, Choice, Running};
 use super::state::{State, StreamState};
 use super::work::Work;
 use crate::core::Core;
-use crate::memory::{FaultKind, MemoryFault};
+use crate::memory::{DeviceView, FaultKind, MemoryFault};
 use crate::report::{Report, ReportKind};
 use simtile_driver::sys::CUresult;
 use simtile_sync::{Arc, thread, time};
@@ -47,14 +47,14 @@ struct Job {
 enum Outcome {
     Done,
     /// The context is lost, with this code.
-    Lost(CUresult, Report),
+    Lost(CUresult, Box<Report>),
 }
 
 impl Core {
     /// The value at an address, as a wait-value sees it.
     fn peek(&self, device: i32, address: u64, wide: bool) -> Result<u64, MemoryFault> {
         let bytes = if wide { 8 } else { 4 };
-        let view = crate::memory::DeviceView { space: &self.space, device };
+        let view = DeviceView::new(&self.space, device);
         let allocation = view.locate(address, bytes)?;
         let (backing, _) = allocation.backing();
         let offset = allocation.offset_of(address, bytes).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Core {
 
     fn poke(&self, device: i32, address: u64, value: u64, wide: bool) -> Result<(), MemoryFault> {
         let bytes = if wide { 8 } else { 4 };
-        let view = crate::memory::DeviceView { space: &self.space, device };
+        let view = DeviceView::new(&self.space, device);
         let allocation = view.locate(address, bytes)?;
         let (backing, _) = allocation.backing();
         let offset = allocation.offset_of(address, bytes).unwrap_or_default();
@@ -145,7 +145,7 @@ impl Core {
         let result = match &item.work {
             Work::WaitValue(wait) => self.peek(device, wait.address, wait.wide).map(drop),
             Work::WriteValue { address, value, wide } => self.poke(device, *address, *value, *wide),
-            Work::Memory(work) => work.run(self, device),
+            Work::Memory(work) => work.run(self, &DeviceView::new(&self.space, device)),
             Work::Record(_) | Work::Wait(_) | Work::Gate(_) | Work::Launch(_) | Work::Host(_) => Ok(()),
         };
         let outcome = match result {
@@ -173,7 +173,7 @@ impl Core {
         }
         self.forget_if_empty(state, uid);
         if let Outcome::Lost(code, report) = outcome {
-            self.report(report);
+            self.report(*report);
             self.lose(state, context, code);
         }
     }
@@ -331,11 +331,11 @@ impl Core {
                     Ok(()) => Outcome::Done,
                     Err(fault) => Outcome::Lost(
                         fault_code(&fault.reason),
-                        Report::fault(&fault).on_stream(Some(job.label.clone())),
+                        Box::new(Report::fault(&fault).on_stream(Some(job.label.clone()))),
                     ),
                 }
             }
-            Work::Memory(work) => match work.run(self, job.device) {
+            Work::Memory(work) => match work.run(self, &DeviceView::new(&self.space, job.device)) {
                 Ok(()) => Outcome::Done,
                 Err(fault) => memory_outcome(&fault, job.label.clone()),
             },
@@ -358,7 +358,7 @@ impl Core {
             let text =
                 format!("the simulator panicked while it ran work: {}", crate::entry::panic_text(&*panic));
             let report = Report::new(ReportKind::Internal, text).on_stream(Some(job.label.clone()));
-            Outcome::Lost(CUresult::CUDA_ERROR_UNKNOWN, report)
+            Outcome::Lost(CUresult::CUDA_ERROR_UNKNOWN, Box::new(report))
         })
     }
 }
@@ -370,7 +370,7 @@ fn memory_outcome(fault: &MemoryFault, stream: String) -> Outcome {
     };
     let mut report = Report::new(ReportKind::MemoryFault, fault.to_string()).on_stream(Some(stream));
     report.labels.extend(fault.near.iter().filter_map(|near| near.label.clone()));
-    Outcome::Lost(code, report)
+    Outcome::Lost(code, Box::new(report))
 }
 
 pub(crate) fn stream_name(stream: &StreamState, uid: u64) -> String {

@@ -53,8 +53,9 @@ impl Core {
             let everywhere = matches!(work, Work::Host(_));
             let (uid, context) = (stream.uid, stream.context.uid);
             self.wait_until(state, |state| {
-                !state.streams.get(&uid).is_some_and(|stream| stream.blocked > 0)
-                    && !(everywhere && state.contexts.get(&context).is_some_and(|c| c.blocked > 0))
+                let stream = state.streams.get(&uid).map_or(0, |stream| stream.blocked);
+                let context = state.contexts.get(&context).map_or(0, |context| context.blocked);
+                stream == 0 && (context == 0 || !everywhere)
             })?;
         }
         self.context_health(state, stream.context.uid)?;
