@@ -24,8 +24,8 @@ fn driver() -> Result<Driver, CUresult> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let made = DRIVER.get_or_init(|| {
         // A panic must not cross into C.
-        std::panic::catch_unwind(|| match SimConfig::from_env() {
-            Ok(config) => Some(Simulator::new(config).into_driver()),
+        std::panic::catch_unwind(|| match SimConfig::from_env("SIMTILE_SIM") {
+            Ok(config) => Some(Simulator::new(config).leak()),
             Err(error) => {
                 eprintln!("simtile libcuda: {error}");
                 None

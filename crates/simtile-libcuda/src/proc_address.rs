@@ -16,7 +16,8 @@ pub(crate) struct Row {
 unsafe impl Sync for Row {}
 
 /// Asks for the variants that mean the per-thread default stream by handle 0.
-const PER_THREAD_DEFAULT_STREAM: u64 = CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0 as u64;
+const PER_THREAD_DEFAULT_STREAM: u64 =
+    CUdriverProcAddress_flags::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM.0 as u64;
 
 fn find(name: &str, version: i32) -> Result<*const c_void, CUdriverProcAddressQueryResult> {
     let rows = || super::TABLE.iter().chain(newer::TABLE).filter(|row| row.name == name);
