@@ -13,6 +13,9 @@ pub enum Mode {
     Fast,
     /// One piece of work at a time, ready work in the order of its submission.
     Fifo,
+    /// Ready work in an order that the seed decides. Under [`crate::explore::explore`] host threads and
+    /// time belong to the seed too, and one seed gives one trace.
+    Explore,
 }
 
 /// Which checks run besides bounds and lifetime, which always do.
@@ -46,7 +49,7 @@ pub struct SimConfig {
     pub devices: u32,
     /// Scheduling. Default [`Mode::Fast`].
     pub mode: Mode,
-    /// Chooses the order of warps and blocks. Default 0.
+    /// Chooses the order of warps and blocks, and of work in [`Mode::Explore`]. Default 0.
     pub seed: u64,
     /// Checks. Default all.
     pub checks: Checks,
@@ -56,7 +59,8 @@ pub struct SimConfig {
     pub memory: u64,
     /// Most steps of one thread (SIMT) or block (Tile) before a kernel counts as endless. Default 2^32.
     pub step_limit: u64,
-    /// Host threads that one kernel may use. 0 (default): one in [`Mode::Fifo`], else one a core, at most 8.
+    /// Host threads that one kernel may use. 0 (default): one a core (at most 8) in [`Mode::Fast`],
+    /// else one.
     pub workers: usize,
     /// Whether each report is also printed to stderr. Default true.
     pub print_reports: bool,
@@ -126,7 +130,8 @@ impl SimConfig {
                 self.mode = match value {
                     "fast" => Mode::Fast,
                     "fifo" => Mode::Fifo,
-                    _ => return Err("fast, fifo"),
+                    "explore" => Mode::Explore,
+                    _ => return Err("fast, fifo, explore"),
                 }
             }
             "seed" => self.seed = value.parse().map_err(|_| "a number from 0 to 2^64-1")?,
@@ -221,7 +226,7 @@ mod tests {
     fn bad_text_names_key_value_and_what_is_allowed() {
         for (text, key, value, allowed) in [
             ("devices=many", "devices", "many", "0 to 64"),
-            ("mode=quick", "mode", "quick", "fast, fifo"),
+            ("mode=quick", "mode", "quick", "fast, fifo, explore"),
             ("memory=4parsecs", "memory", "4parsecs", "4GiB"),
             ("colour=red", "colour", "red", "profile"),
             ("seed", "seed", "", "number"),

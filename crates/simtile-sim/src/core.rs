@@ -79,8 +79,9 @@ impl Core {
             events: BTreeMap::new(),
             active: BTreeSet::new(),
             running: Vec::new(),
-            policy: engine::policy::of(config.mode),
+            policy: engine::policy::of(config.mode, config.seed),
             workers: 0,
+            workers_started: 0,
             idle: 0,
             polling: false,
             down: false,
@@ -123,7 +124,7 @@ impl Core {
     /// Host threads one kernel may use.
     pub(crate) fn kernel_workers(&self) -> usize {
         match (self.config.workers, self.config.mode) {
-            (0, Mode::Fifo) => 1,
+            (0, Mode::Fifo | Mode::Explore) => 1,
             (0, Mode::Fast) => std::thread::available_parallelism().map_or(1, |n| n.get().min(8)),
             (n, _) => n,
         }

@@ -4,6 +4,7 @@
 //! checks that the driver was initialised and that the thread is not inside a host function, catches
 //! panics, and hands the entry a [`Call`], which resolves handles.
 
+use crate::config::Mode;
 use crate::control::Verdict;
 use crate::core::{ContextRef, Core, Res, StreamRef};
 use crate::handles::BadHandle;
@@ -37,6 +38,9 @@ pub(crate) fn enter(state: State, entry: Entry, run: impl FnOnce(&Call<'_>) -> R
 
 fn dispatch(core: &Arc<Core>, entry: Entry, run: impl FnOnce(&Call<'_>) -> Res) -> Res {
     let call = Call { core, entry };
+    if core.config.mode == Mode::Explore {
+        simtile_sync::hook::switch_point(entry.name());
+    }
     match core.control.before(entry) {
         Verdict::Go => {}
         Verdict::Fail(code) => return Err(code),

@@ -4,6 +4,7 @@
 //! whenever a worker has nothing to do.
 
 use crate::config::Mode;
+use crate::explore::{self, Random};
 use std::time::Duration;
 
 /// A piece of work at the head of its stream that may start.
@@ -44,10 +45,11 @@ pub(crate) trait Policy: Send {
 }
 
 /// The policy of a mode.
-pub(crate) fn of(mode: Mode) -> Box<dyn Policy> {
+pub(crate) fn of(mode: Mode, seed: u64) -> Box<dyn Policy> {
     match mode {
         Mode::Fast => Box::new(Fast),
         Mode::Fifo => Box::new(Fifo),
+        Mode::Explore => Box::new(Explore { random: Random::new(seed) }),
     }
 }
 
@@ -81,6 +83,23 @@ impl Policy for Fifo {
         }
         let first = ready.iter().enumerate().min_by_key(|(_, c)| c.seq);
         first.map_or(Choice::Wait(None), |(at, _)| Choice::Start(at))
+    }
+}
+
+/// Any ready work, as the seed says. When work runs at all is decided by whose turn it is: workers are
+/// participants of the exploration.
+struct Explore {
+    /// For drivers that are used outside of an exploration.
+    random: Random,
+}
+
+impl Policy for Explore {
+    fn choose(&mut self, ready: &[Candidate], _: &[Running], _: Duration) -> Choice {
+        let at = match explore::current() {
+            Some(schedule) => schedule.choose(ready.len()),
+            None => self.random.below(ready.len()),
+        };
+        Choice::Start(at)
     }
 }
 

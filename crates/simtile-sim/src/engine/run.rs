@@ -4,7 +4,9 @@ use super::launch::fault_code;
 use super::policy::{Candidate, Choice, Running};
 use super::state::{State, StreamState};
 use super::work::Work;
+use crate::config::Mode;
 use crate::core::Core;
+use crate::explore::{self, WORKER_NAME};
 use crate::memory::{DeviceView, FaultKind, MemoryFault};
 use crate::report::{Report, ReportKind};
 use simtile_driver::sys::CUresult;
@@ -239,7 +241,8 @@ impl Core {
     fn spawn_worker(self: &Arc<Self>, state: &mut State) {
         let core = self.clone();
         state.workers += 1;
-        let name = format!("simtile-sim-{}", self.id);
+        state.workers_started += 1;
+        let name = format!("{WORKER_NAME}-{}", state.workers_started);
         if thread::spawn(&name, move || core.worker()).is_err() {
             state.workers -= 1;
         }
@@ -288,7 +291,14 @@ impl Core {
                     };
                     state.polling |= polls;
                     state.idle += 1;
-                    let timed_out = self.work.wait_for(&mut state, limit);
+                    // In an exploration nothing but time could end a linger, and time stands still there until
+                    // nobody can go on: an idle worker would hide that.
+                    let timed_out = if limit == LINGER && self.config.mode == Mode::Explore {
+                        self.work.wait(&mut state);
+                        false
+                    } else {
+                        self.work.wait_for(&mut state, limit)
+                    };
                     state.idle -= 1;
                     if polls {
                         state.polling = false;
@@ -318,6 +328,7 @@ impl Core {
             cancel: context.cancel.clone(),
         };
         stream.running = true;
+        explore::note(format_args!("starts {} #{} on stream {uid}", job.work.name(), job.seq));
         let host = matches!(item.work, Work::Host(_));
         state.running.push(Running { stream: uid, host, since: time::now() });
         Some(job)

@@ -123,6 +123,8 @@ pub(crate) struct State {
     pub(crate) policy: Box<dyn Policy>,
     /// Worker threads, and those of them that wait for work.
     pub(crate) workers: usize,
+    /// Workers ever started.
+    pub(crate) workers_started: u64,
     pub(crate) idle: usize,
     /// One idle worker looks at wait-values now and then.
     pub(crate) polling: bool,

@@ -38,6 +38,20 @@ impl Work {
         }
     }
 
+    /// What it is, for traces.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Launch(launch) => launch.name(),
+            Self::Memory(_) => "memory work",
+            Self::Host(_) => "host function",
+            Self::Record(_) => "event record",
+            Self::Wait(_) => "event wait",
+            Self::WaitValue(_) => "wait value",
+            Self::WriteValue { .. } => "write value",
+            Self::Gate(_) => "gate",
+        }
+    }
+
     /// Whether it is done in no time, under the engine's lock.
     pub(crate) fn is_instant(&self) -> bool {
         match self {

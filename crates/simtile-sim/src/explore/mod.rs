@@ -25,6 +25,7 @@ mod strategy;
 mod trace;
 
 pub use random::Random;
+pub(crate) use schedule::WORKER_NAME;
 pub use schedule::{Outcome, Schedule, current, explore, note};
 pub use strategy::Strategy;
 pub use trace::Trace;

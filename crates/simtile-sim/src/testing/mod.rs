@@ -1,5 +1,6 @@
 //! Tests through the table, as host code would call it.
 
+mod explored;
 mod rules;
 mod streams;
 
