@@ -1,0 +1,107 @@
+//! The Tile IR interpreter.
+//!
+//! [`load`] and [`load_module`] check a module and decode it once into a compact form; running it executes each tile block
+//! over dense arrays, blocks in parallel on [`ExecContext::workers`] threads.
+//!
+//! * **Entry**: the function type is the parameter list; each parameter lies at its natural alignment; block
+//!   (1,1,1); the grid is the tile grid.
+//! * **Floats**: see [`elementwise`] (arithmetic), [`mma`] (order and width of accumulation), [`run`] (order of
+//!   reductions and scans).
+//! * **Memory**: see [`memory`]. Bounds, lifetime and alignment are faults; reads of bytes that nobody wrote and
+//!   `assume`s that do not hold are findings.
+//! * **Promises to the compiler** other than `assume` and `inbounds` (`overflow`, optimisation hints) are read and change nothing.
+//! * **Architecture**: operations that only newer GPUs have run as well, except multicast memory, calls of
+//!   tile libraries, `valid_check` and 4-bit elements in memory, which are refused at load by name and number.
+//! * **Limits**: 2^24 elements a tile, 2 GiB of tiles, 2^20 operations and 64 levels of nesting an entry, rank 16, 64 MiB of
+//!   `alloca` a running block.
+
+mod assume;
+mod attrs;
+mod data;
+mod elementwise;
+mod float;
+mod lower;
+mod lower_ops;
+mod memory;
+mod mma;
+mod op;
+mod print;
+mod run;
+mod schedule;
+mod shape;
+mod types;
+
+#[cfg(test)]
+mod tests;
+
+use crate::exec::{
+    DeviceTraits, ExecContext, FaultReason, GlobalInfo, KernelFault, KernelInfo, LaunchSpec, LoadFault,
+    Program, Site,
+};
+use cutile_ir::ir::Module;
+
+struct TileProgram {
+    kernels: Vec<op::Kernel>,
+    infos: Vec<KernelInfo>,
+    globals: Vec<GlobalInfo>,
+}
+
+/// Loads a module.
+///
+/// # Errors
+/// Malformed, or an operation, type or attribute that is not built; with its name and number.
+pub fn load_module(module: Module, _traits: DeviceTraits) -> Result<Box<dyn Program>, LoadFault> {
+    // The module's arenas panic on ids of another module, and nothing in its API lets us ask first.
+    let lowered = std::panic::catch_unwind(|| lower::lower(&module)).unwrap_or_else(|_| {
+        Err(LoadFault::Malformed { at: 0, what: "the module refers to parts that it does not have".into() })
+    })?;
+    Ok(Box::new(TileProgram { kernels: lowered.kernels, infos: lowered.infos, globals: lowered.globals }))
+}
+
+impl Program for TileProgram {
+    fn kernels(&self) -> &[KernelInfo] {
+        &self.infos
+    }
+
+    fn globals(&self) -> &[GlobalInfo] {
+        &self.globals
+    }
+
+    fn run(
+        &self,
+        kernel: usize,
+        launch: &LaunchSpec<'_>,
+        context: &ExecContext<'_>,
+    ) -> Result<(), KernelFault> {
+        let fault = |text: String| {
+            let kernel = self.infos.get(kernel).map(|k| k.name.clone()).unwrap_or_default();
+            KernelFault {
+                site: Box::new(Site { kernel, ..Site::default() }),
+                reason: FaultReason::IllegalInstruction(text),
+            }
+        };
+        let (Some(code), Some(info)) = (self.kernels.get(kernel), self.infos.get(kernel)) else {
+            return Err(fault(format!("kernel {kernel} of {}", self.kernels.len())));
+        };
+        if launch.block != [1, 1, 1] {
+            return Err(fault(format!(
+                "launched with block {:?}; Tile kernels have block (1,1,1)",
+                launch.block
+            )));
+        }
+        let params = info
+            .params
+            .iter()
+            .zip(&code.params)
+            .map(|(param, elem)| {
+                let bytes =
+                    launch.params.get(param.offset as usize..(param.offset + param.bytes) as usize)?;
+                let value = bytes.iter().rev().fold(0, |v, &b| v << 8 | u64::from(b));
+                let value = if elem.bits() == 1 { u64::from(value != 0) } else { value };
+                Some(run::Val::from(data::Data::splat(*elem, 1, value)))
+            })
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| fault(format!("{} parameter bytes are too few", launch.params.len())))?;
+        schedule::run(code, launch, context, &params)
+    }
+}
