@@ -176,7 +176,7 @@ pub(super) fn dense(value: &DenseElements, ty: &TileTy) -> Result<Data, String> 
             .map(|v| v & super::elementwise::mask(super::types::bits(scalar)))
             .collect();
         match values.as_slice() {
-            _ if bytes.len() % size != 0 => Err(wrong()),
+            _ if !bytes.len().is_multiple_of(size) => Err(wrong()),
             [one] => Ok(Data::splat(ty.elem, count, *one)),
             values if values.len() == count => Ok(Data::collect(ty.elem, values.iter().copied())),
             _ => Err(wrong()),

@@ -7,6 +7,9 @@
 //! * Integers wrap. Undefined cases give what the hardware tends to give and no fault, since masked-out lanes hit them: division
 //!   by zero gives all ones (remainder: the dividend); a shift by the width or more gives 0 or the sign.
 
+// `with_width!` writes the same body for every storage type, among them `u64`.
+#![allow(clippy::useless_conversion)]
+
 use super::data::{Data, map1, map2, map3};
 use super::float::{self, Overflow, Round, canonical, decode, encode, flush};
 use cutile_ir::ir::ScalarType;
@@ -423,7 +426,7 @@ pub(super) fn int_binary(op: IntBinary, bits: u32, a: &Data, b: &Data) -> Data {
         And => raw!(|x, y| x & y),
         Or => raw!(|x, y| x | y),
         Xor => raw!(|x, y| x ^ y),
-        MulHigh => wide!(|x: u64, y: u64| (u128::from(x) * u128::from(y) >> bits) as u64),
+        MulHigh => wide!(|x: u64, y: u64| ((u128::from(x) * u128::from(y)) >> bits) as u64),
         ShiftLeft => wide!(|x: u64, y: u64| if y >= u64::from(bits) { 0 } else { x << y }),
         ShiftRight { signed: false } => wide!(|x: u64, y: u64| if y >= u64::from(bits) { 0 } else { x >> y }),
         ShiftRight { signed: true } => wide!(|x: u64, y: u64| (s(x) >> y.min(63)) as u64),
@@ -433,7 +436,7 @@ pub(super) fn int_binary(op: IntBinary, bits: u32, a: &Data, b: &Data) -> Data {
         Min { signed: true } => wide!(|x: u64, y: u64| s(x).min(s(y)) as u64),
         Div { signed: false, round } => wide!(|x: u64, y: u64| match y {
             0 => u64::MAX,
-            y => x / y + u64::from(round == Round::Up && x % y != 0),
+            y => x / y + u64::from(round == Round::Up && !x.is_multiple_of(y)),
         }),
         Div { signed: true, round } => wide!(|x: u64, y: u64| match (s(x), s(y)) {
             (_, 0) => u64::MAX,

@@ -17,6 +17,7 @@ use super::float::{self, Overflow, Round, encode};
 use super::op::{AtomicMode, Order, ViewAccess};
 use super::run::{Block, TensorVal, Val};
 use super::types::{Cut, Elem, MAX_RANK, Shape};
+use crate::check::Touch;
 use crate::exec::{FaultReason, FindingKind};
 use crate::memory::{FaultKind, MemoryFault};
 use cutile_ir::ir::{PaddingValue, ScalarType};
@@ -133,6 +134,11 @@ fn runs(
     }
 }
 
+/// How an access of an order counts for the race checker.
+fn touch(order: Order, weak: Touch) -> Touch {
+    if order == Order::Weak { weak } else { Touch::Atomic }
+}
+
 fn order_before(order: Order) {
     if matches!(order, Order::Release | Order::AcquireRelease) {
         fence(Ordering::Release);
@@ -193,12 +199,24 @@ impl Block<'_> {
     }
 
     /// Reads a run.
-    fn read(&mut self, window: u32, address: u64, size: usize, out: &mut [u8]) -> Result<(), FaultReason> {
+    fn read(
+        &mut self,
+        window: u32,
+        address: u64,
+        size: usize,
+        order: Order,
+        out: &mut [u8],
+    ) -> Result<(), FaultReason> {
         if !address.is_multiple_of(size as u64) {
             return Err(self.misaligned(address, size));
         }
         let view = self.context.memory;
-        match self.windows[window as usize].get(&view, address, out.len() as u64) {
+        match self.windows[window as usize].access(
+            &view,
+            address,
+            out.len() as u64,
+            touch(order, Touch::Read),
+        ) {
             Ok((backing, offset)) => {
                 backing.read(offset, out);
                 if self.context.check_uninitialised && !backing.is_written(offset, out.len() as u64) {
@@ -221,12 +239,24 @@ impl Block<'_> {
     }
 
     /// Writes a run.
-    fn write(&mut self, window: u32, address: u64, size: usize, bytes: &[u8]) -> Result<(), FaultReason> {
+    fn write(
+        &mut self,
+        window: u32,
+        address: u64,
+        size: usize,
+        order: Order,
+        bytes: &[u8],
+    ) -> Result<(), FaultReason> {
         if !address.is_multiple_of(size as u64) {
             return Err(self.misaligned(address, size));
         }
         let view = self.context.memory;
-        match self.windows[window as usize].get(&view, address, bytes.len() as u64) {
+        match self.windows[window as usize].access(
+            &view,
+            address,
+            bytes.len() as u64,
+            touch(order, Touch::Write),
+        ) {
             Ok((backing, offset)) => {
                 backing.write(offset, bytes);
                 backing.mark_written(offset, bytes.len() as u64);
@@ -249,8 +279,9 @@ impl Block<'_> {
             return Err(self.misaligned(address, size));
         }
         let view = self.context.memory;
-        let (backing, offset) =
-            self.windows[window as usize].get(&view, address, size as u64).map_err(FaultReason::Memory)?;
+        let (backing, offset) = self.windows[window as usize]
+            .access(&view, address, size as u64, Touch::Atomic)
+            .map_err(FaultReason::Memory)?;
         let written = backing.is_written(offset, size as u64);
         macro_rules! update {
             ($atomic:expr, $type:ty) => {
@@ -348,10 +379,10 @@ impl Block<'_> {
         runs(tensor.base, &axes, size, &mut |run| {
             if run.step == 1 || run.len == 1 {
                 let out = &mut data.bytes_mut()[run.tile * size..(run.tile + run.len) * size];
-                return self.read(access.window, run.address, size, out);
+                return self.read(access.window, run.address, size, access.order, out);
             }
             scratch.resize(run.len * size, 0);
-            self.read(access.window, run.address, size, &mut scratch)?;
+            self.read(access.window, run.address, size, access.order, &mut scratch)?;
             let out = data.bytes_mut();
             for (i, value) in scratch.chunks_exact(size).enumerate() {
                 let at = (run.tile + i * run.step) * size;
@@ -382,6 +413,7 @@ impl Block<'_> {
                     access.window,
                     run.address,
                     size,
+                    access.order,
                     &bytes[run.tile * size..(run.tile + run.len) * size],
                 );
             }
@@ -390,7 +422,7 @@ impl Block<'_> {
                 let at = (run.tile + i * run.step) * size;
                 scratch.extend_from_slice(&bytes[at..at + size]);
             }
-            self.write(access.window, run.address, size, &scratch)
+            self.write(access.window, run.address, size, access.order, &scratch)
         })
     }
 
@@ -433,7 +465,7 @@ impl Block<'_> {
             None => Data::splat(Elem::Scalar(scalar), count, unspecified(scalar)),
         };
         pointer_runs(pointers, active, size, |at, len, address| {
-            self.read(window, address, size, &mut data.bytes_mut()[at * size..(at + len) * size])
+            self.read(window, address, size, order, &mut data.bytes_mut()[at * size..(at + len) * size])
         })?;
         order_after(order);
         Ok(booleans(scalar, data))
@@ -453,7 +485,7 @@ impl Block<'_> {
         order_before(order);
         let bytes = data.bytes();
         pointer_runs(pointers, active, size, |at, len, address| {
-            self.write(window, address, size, &bytes[at * size..(at + len) * size])
+            self.write(window, address, size, order, &bytes[at * size..(at + len) * size])
         })
     }
 

@@ -5,11 +5,20 @@
 //!
 //! * **Entry**: the function type is the parameter list; each parameter lies at its natural alignment; block
 //!   (1,1,1); the grid is the tile grid.
-//! * **Floats**: see [`elementwise`] (arithmetic), [`mma`] (order and width of accumulation), [`run`] (order of
-//!   reductions and scans).
-//! * **Memory**: see [`memory`]. Bounds, lifetime and alignment are faults; reads of bytes that nobody wrote and
-//!   `assume`s that do not hold are findings.
-//! * **Promises to the compiler** other than `assume` and `inbounds` (`overflow`, optimisation hints) are read and change nothing.
+//! * **Floats**: `f32` and `f64` arithmetic is correctly rounded in the mode that the operation names; `f16` and `bf16`
+//!   results are computed exactly and rounded once. Functions such as `exp` are computed in double precision and rounded, whatever
+//!   approximation the module allows. NaN results of `f32`, `f16` and `bf16` are canonical. Conversions to formats
+//!   without infinity saturate (from integers: NaN).
+//! * **Reductions** combine neighbours (elements 2i and 2i + 1) until one is left, each step rounded to the element
+//!   type; **scans** run one element after the other; identities are not used, as combining with one changes nothing.
+//! * **Matrix multiplication** adds fused products in ascending order of the depth to an `f32` accumulator (`f64` for `f64`,
+//!   wrapping `i32` for integers); an `f16` result is rounded once, at the end of the operation.
+//! * **Memory**: bounds, lifetime and alignment are faults; reads of bytes that nobody wrote, and `assume` and `inbounds` that do
+//!   not hold, are findings. Loads outside of a view without padding, and masked-out pointers without a padding operand, give NaN or
+//!   `0x5a…`, so that using them shows. Operations of a block run in program order, which satisfies every order of tokens.
+//! * **Integers** wrap. Division by zero gives all ones (remainder: the dividend); a shift by the width or more gives 0, or the
+//!   sign.
+//! * **Other promises** to the compiler (`overflow`, optimisation hints) are read and change nothing.
 //! * **Architecture**: operations that only newer GPUs have run as well, except multicast memory, calls of
 //!   tile libraries, `valid_check` and 4-bit elements in memory, which are refused at load by name and number.
 //! * **Limits**: 2^24 elements a tile, 2 GiB of tiles, 2^20 operations and 64 levels of nesting an entry, rank 16, 64 MiB of
@@ -39,11 +48,27 @@ use crate::exec::{
     Program, Site,
 };
 use cutile_ir::ir::Module;
+use simtile_image::tile::TileError;
 
 struct TileProgram {
     kernels: Vec<op::Kernel>,
     infos: Vec<KernelInfo>,
     globals: Vec<GlobalInfo>,
+}
+
+/// Loads bytecode of the versions that `simtile_image::tile` reads.
+///
+/// # Errors
+/// Not readable bytecode, a version that is not known, or as [`load_module`].
+pub fn load(bytes: &[u8], traits: DeviceTraits) -> Result<Box<dyn Program>, LoadFault> {
+    let module = simtile_image::tile::read(bytes).map_err(|error| match error {
+        TileError::Version { found, oldest, newest } => {
+            LoadFault::Version { found: found.to_string(), supported: format!("{oldest} to {newest}") }
+        }
+        TileError::Unsupported { offset, what } => LoadFault::Unsupported { at: offset as u64, what },
+        other => LoadFault::Malformed { at: other.offset() as u64, what: other.to_string() },
+    })?;
+    load_module(module, traits)
 }
 
 /// Loads a module.
