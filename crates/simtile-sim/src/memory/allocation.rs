@@ -1,9 +1,9 @@
 //! One mapping of the address space.
 
-use super::{Backing, Nearby};
+use super::{Backing, Charge, Multicast, Nearby, Physical};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What kind of memory a mapping is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,80 @@ pub enum MemoryKind {
     Internal,
 }
 
+impl MemoryKind {
+    /// Whether the host reaches it by the same address.
+    pub const fn is_host(self) -> bool {
+        matches!(self, Self::Pinned | Self::Managed)
+    }
+}
+
+/// Most devices of one simulated driver.
+pub const MOST_DEVICES: i32 = 64;
+
+/// What an access does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Loads only.
+    Read,
+    /// May store.
+    Write,
+}
+
+/// Which devices may read and write a mapping: VMM mappings and pools have such rights of their own.
+#[derive(Debug, Default)]
+pub struct Rights {
+    /// Two bits a device: 1 read, 3 read and write.
+    bits: [AtomicU64; 2],
+}
+
+impl Rights {
+    /// Nobody may do anything.
+    pub fn none() -> Arc<Self> {
+        Arc::default()
+    }
+
+    fn place(&self, device: i32) -> Option<(&AtomicU64, u32)> {
+        let device = u32::try_from(device).ok()?;
+        Some((self.bits.get(device as usize / 32)?, device % 32 * 2))
+    }
+
+    /// Sets what a device may do: 0 nothing, 1 read, 3 read and write. False if there can be no such device.
+    pub fn set(&self, device: i32, flags: u32) -> bool {
+        let Some((word, shift)) = self.place(device) else { return false };
+        word.fetch_and(!(3 << shift), Ordering::Relaxed);
+        word.fetch_or(u64::from(flags & 3) << shift, Ordering::Relaxed);
+        true
+    }
+
+    /// What a device may do, as in [`Rights::set`].
+    pub fn get(&self, device: i32) -> u32 {
+        self.place(device).map_or(0, |(word, shift)| (word.load(Ordering::Relaxed) >> shift & 3) as u32)
+    }
+
+    /// Whether a device may do this.
+    pub fn allow(&self, device: i32, access: Access) -> bool {
+        match access {
+            Access::Read => self.get(device) & 1 != 0,
+            Access::Write => self.get(device) == 3,
+        }
+    }
+}
+
+/// Where an allocation came from, as far as the driver API shows it again.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// Handle of the context it was made in, 0 if it belongs to none.
+    pub context: usize,
+    /// Never-reused number of that context.
+    pub context_uid: u64,
+    /// Handle of the pool it came from.
+    pub pool: usize,
+    /// Flags of the call that made it.
+    pub flags: u32,
+    /// User memory that was registered, not allocated.
+    pub registered: bool,
+}
+
 /// A mapped range of addresses.
 pub struct Allocation {
     /// Never reused within a simulated driver.
@@ -37,28 +111,75 @@ pub struct Allocation {
     pub kind: MemoryKind,
     /// Ordinal of the device it belongs to.
     pub device: i32,
+    /// Where it came from.
+    pub origin: Origin,
     pub(super) backing: Arc<Backing>,
     /// Where in the backing the first byte lies (VMM mappings).
     pub(super) backing_offset: u64,
+    /// Rights of its own; without them the rules of peer access hold.
+    pub(super) rights: Option<Arc<Rights>>,
+    /// The physical memory it keeps alive.
+    pub(super) physical: Option<Arc<Physical>>,
+    /// The multicast object it shows.
+    pub(super) multicast: Option<Arc<Multicast>>,
     live: AtomicBool,
+    sync_memops: AtomicBool,
+    charge: Mutex<Option<Charge>>,
     label: Mutex<Option<String>>,
 }
 
+impl std::fmt::Debug for Allocation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Allocation")
+            .field("id", &self.id)
+            .field("kind", &self.kind)
+            .field("base", &format_args!("{:#x}", self.base))
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`Allocation::new`] needs.
+pub(super) struct Parts {
+    pub id: u64,
+    pub base: u64,
+    pub bytes: u64,
+    pub kind: MemoryKind,
+    pub device: i32,
+    pub origin: Origin,
+    pub backing: Arc<Backing>,
+    pub backing_offset: u64,
+    pub rights: Option<Arc<Rights>>,
+    pub physical: Option<Arc<Physical>>,
+    pub multicast: Option<Arc<Multicast>>,
+    pub charge: Option<Charge>,
+}
+
 impl Allocation {
-    pub(super) fn new(
-        id: u64,
-        base: u64,
-        bytes: u64,
-        kind: MemoryKind,
-        device: i32,
-        backing: Arc<Backing>,
-        backing_offset: u64,
-    ) -> Self {
-        let (live, label) = (AtomicBool::new(true), Mutex::new(None));
-        Self { id, base, bytes, kind, device, backing, backing_offset, live, label }
+    pub(super) fn new(parts: Parts) -> Self {
+        let Parts { id, base, bytes, kind, device, origin, backing, backing_offset, .. } = parts;
+        Self {
+            id,
+            base,
+            bytes,
+            kind,
+            device,
+            origin,
+            backing,
+            backing_offset,
+            rights: parts.rights,
+            physical: parts.physical,
+            multicast: parts.multicast,
+            live: AtomicBool::new(true),
+            // Managed memory always synchronises, as the real driver says of it.
+            sync_memops: AtomicBool::new(kind == MemoryKind::Managed),
+            charge: Mutex::new(parts.charge),
+            label: Mutex::new(None),
+        }
     }
 
-    /// The bytes, and the offset of this mapping's first byte in them.
+    /// The bytes, and the offset of this mapping's first byte in them. A multicast mapping has none of its own;
+    /// see [`Allocation::replicas`].
     pub fn backing(&self) -> (&Arc<Backing>, u64) {
         (&self.backing, self.backing_offset)
     }
@@ -71,6 +192,7 @@ impl Allocation {
 
     pub(super) fn end(&self) {
         self.live.store(false, Ordering::Release);
+        *self.charge.lock() = None;
     }
 
     /// Names it in reports.
@@ -83,9 +205,34 @@ impl Allocation {
         self.label.lock().clone()
     }
 
+    /// Rights of its own, if it has some.
+    pub fn rights(&self) -> Option<&Arc<Rights>> {
+        self.rights.as_ref()
+    }
+
+    /// The physical memory behind a VMM mapping.
+    pub fn physical(&self) -> Option<&Arc<Physical>> {
+        self.physical.as_ref()
+    }
+
+    /// Whether asynchronous calls on it synchronise (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`).
+    pub fn sync_memops(&self) -> bool {
+        self.sync_memops.load(Ordering::Relaxed)
+    }
+
+    /// Sets [`Allocation::sync_memops`].
+    pub fn set_sync_memops(&self, on: bool) {
+        self.sync_memops.store(on, Ordering::Relaxed);
+    }
+
     /// For fault messages.
     pub fn nearby(&self) -> Nearby {
         Nearby { base: self.base, bytes: self.bytes, label: self.label() }
+    }
+
+    /// Address after the last byte.
+    pub fn end_address(&self) -> u64 {
+        self.base.saturating_add(self.bytes)
     }
 
     /// Offset in the backing of an address inside this mapping, if `bytes` from there fit.
@@ -93,5 +240,30 @@ impl Allocation {
     pub fn offset_of(&self, address: u64, bytes: u64) -> Option<u64> {
         let offset = address.checked_sub(self.base)?;
         (offset <= self.bytes && bytes <= self.bytes - offset).then_some(self.backing_offset + offset)
+    }
+
+    /// The memories behind a range of a multicast mapping: for each, its device, its bytes and the offset there.
+    /// Empty if this is no multicast mapping or not all of the range is bound on some device.
+    pub fn replicas(&self, address: u64, bytes: u64) -> Vec<(i32, Arc<Backing>, u64)> {
+        match (&self.multicast, self.offset_of(address, bytes)) {
+            (Some(multicast), Some(offset)) => multicast.replicas(offset, bytes),
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_per_device() {
+        let rights = Rights::none();
+        assert!(rights.set(0, 3) && rights.set(40, 1));
+        assert!(rights.allow(0, Access::Write) && rights.allow(40, Access::Read));
+        assert!(!rights.allow(40, Access::Write) && !rights.allow(1, Access::Read));
+        assert!(rights.set(0, 0) && !rights.allow(0, Access::Read));
+        assert!(!rights.set(MOST_DEVICES, 3) && !rights.set(-1, 3));
+        assert_eq!(rights.get(-1), 0);
     }
 }

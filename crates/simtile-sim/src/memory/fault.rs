@@ -18,6 +18,8 @@ pub enum FaultKind {
     NoPeerAccess,
     /// The mapping does not allow this access.
     ReadOnly,
+    /// A mapping that the device was given no access to.
+    NoAccess,
     /// Host memory that the device cannot reach.
     NotDeviceAccessible,
 }
@@ -55,6 +57,7 @@ impl fmt::Display for MemoryFault {
             FaultKind::Misaligned => "misaligned access",
             FaultKind::NoPeerAccess => "access to another device's memory without peer access",
             FaultKind::ReadOnly => "write to a read-only mapping",
+            FaultKind::NoAccess => "access to a mapping that the device was given no access to",
             FaultKind::NotDeviceAccessible => "access to host memory that the device cannot reach",
         };
         write!(f, "{what}: {} bytes at {:#x}", self.bytes, self.address)?;
