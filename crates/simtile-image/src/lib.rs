@@ -13,10 +13,14 @@
 mod bytes;
 mod check;
 pub mod elf;
+mod error;
 pub mod fatbin;
+mod info;
 pub mod ptx;
 #[cfg(feature = "tile")]
 pub mod tile;
 
 pub use bytes::{FormatError, Problem};
-pub use check::{EntryInfo, ImageError, ImageInfo, ImageKind, MemberInfo, Param, Target, check, ptx_text};
+pub use check::{check, ptx_text};
+pub use error::ImageError;
+pub use info::{EntryInfo, ImageInfo, ImageKind, MemberInfo, Param, Target};

@@ -17,7 +17,7 @@ use tile_common::generate::{Generator, any_module};
 fn random_modules_come_back() {
     let mut seen = BTreeSet::new();
     for version in BytecodeVersion::SUPPORTED {
-        for seed in 0..120 {
+        for seed in 0..70 {
             let module = any_module(seed, version, &mut seen);
             let context = format!("version {version}, seed {seed}");
             let bytes = write_bytecode_version(&module, version).unwrap_or_else(|e| panic!("{context}: {e}"));
