@@ -33,6 +33,8 @@ impl<T: ?Sized> Mutex<T> {
     /// Locks, waiting for the holder.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        #[cfg(feature = "count")]
+        crate::count::lock();
         match hook::current() {
             None => self.0.lock(),
             Some(hook) => self.lock_in_turn(hook),
@@ -53,6 +55,8 @@ impl<T: ?Sized> Mutex<T> {
     /// Locks if nobody holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        #[cfg(feature = "count")]
+        crate::count::lock();
         self.0.try_lock()
     }
 
@@ -122,6 +126,12 @@ impl Condvar {
                 MutexGuard::unlocked(guard, || (hook.block)(self.key(), None));
             }
         }
+    }
+
+    /// As [`Condvar::wait`], with the guard passed through (the form that every implementation has).
+    pub fn wait_owned<'a, T: ?Sized>(&self, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        self.wait(&mut guard);
+        guard
     }
 
     /// As [`Condvar::wait`], for at most `timeout`. Returns whether it timed out.
