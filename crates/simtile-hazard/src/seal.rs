@@ -1,0 +1,180 @@
+//! Sealing: closing an epoch and recording an event behind it.
+
+use crate::axis::FAILED;
+use crate::backend::Backend;
+use crate::event::EventRef;
+use crate::ids::{AxisId, Epoch, Stamp};
+use crate::mutate::site;
+use crate::stats::Rule;
+use crate::stream::{Later, Request, StreamInner, StreamState};
+use crate::tracker::Inner;
+
+/// Records that may fail in a row before the axis is given up.
+const RECORD_ATTEMPTS: u32 = 2;
+
+impl<B: Backend> Inner<B> {
+    /// Makes sure that an event covers `epoch`, or that the axis has failed. Whether something was recorded.
+    ///
+    /// An awaited epoch whose record failed is sealed again; a second failure fails the axis.
+    pub(crate) fn seal_epoch(
+        &self,
+        stream: &StreamInner<B>,
+        state: &mut StreamState<B>,
+        epoch: Epoch,
+    ) -> bool {
+        let Some(slot) = self.axes.get(stream.axis) else { return false };
+        if slot.completed() >= epoch || slot.recorded() >= epoch || slot.has(FAILED) {
+            self.stats.fire(Rule::SealNothing);
+            return false;
+        }
+        if state.capture.is_some() {
+            // Everything before the capture was sealed when it began.
+            return false;
+        }
+        if self.seal_once(stream, state) {
+            return true;
+        }
+        if slot.has(FAILED) || !site!(SealAgain) {
+            return false;
+        }
+        let sealed = self.seal_once(stream, state);
+        if sealed {
+            self.stats.fire(Rule::SealedAgain);
+        }
+        sealed
+    }
+
+    /// Bumps, then records. Whether the record succeeded.
+    pub(crate) fn seal_once(&self, stream: &StreamInner<B>, state: &mut StreamState<B>) -> bool {
+        let Some(slot) = self.axes.get(stream.axis) else { return false };
+        // The bump comes first: whatever becomes of the record, work submitted from here on is not taken for covered.
+        let closed = state.open;
+        if site!(Bump) {
+            state.open += 1;
+        }
+        let recorded = match (&state.handle, self.take_event()) {
+            (Some(handle), Some(event)) => match self.backend.record(handle, event.event()) {
+                Ok(()) => Some(event),
+                Err(_) => None,
+            },
+            _ => None,
+        };
+        let Some(event) = recorded else {
+            self.stats.fire(Rule::RecordFailed);
+            state.failures += 1;
+            if state.failures >= RECORD_ATTEMPTS {
+                self.fail_axis(stream.axis);
+            }
+            return false;
+        };
+        state.failures = 0;
+        state.unsealed = 0;
+        let completed = slot.completed();
+        if !stream.kind.tainted() && site!(PruneFrontier) {
+            let gone = state.frontier.prune(|axis, epoch| self.axes.is_complete(axis, epoch));
+            self.stats.add(Rule::PruneFrontier, gone as u64);
+        }
+        event.fill(|content| {
+            content.axis = stream.axis;
+            content.epoch = closed;
+            content.issued = state.issued;
+            content.outside = state.outside > completed;
+            // A tainted stream vouches for its own work alone.
+            if stream.kind.tainted() && site!(TaintedFrontier) {
+                content.frontier.clear();
+            } else {
+                content.frontier.copy_from(&state.frontier);
+            }
+        });
+        slot.publish(event, closed);
+        true
+    }
+
+    /// An unused event; made here only if those made ahead have run out.
+    fn take_event(&self) -> Option<EventRef<B>> {
+        if let Some(event) = self.events.take() {
+            return Some(event);
+        }
+        self.stats.fire(Rule::EventMadeLate);
+        self.events.add(self.backend.create_event().ok()?);
+        self.events.take()
+    }
+
+    /// Makes events ahead of need. Only with nothing held: making one may wait for a blocked launch.
+    #[inline]
+    pub(crate) fn make_events(&self) {
+        if self.events.available() < self.config.event_reserve {
+            self.make_events_slow();
+        }
+    }
+
+    #[cold]
+    fn make_events_slow(&self) {
+        for _ in 0..self.config.event_reserve.max(1) {
+            match self.backend.create_event() {
+                Ok(event) => self.events.add(event),
+                // Not an error here: whoever then lacks an event tries again and reports.
+                Err(_) => return,
+            }
+        }
+        self.stats.fire(Rule::EventsMade);
+    }
+
+    pub(crate) fn fail_axis(&self, axis: AxisId) {
+        if site!(FailAxis) && self.axes.fail(axis) {
+            self.stats.fire(Rule::AxisFailed);
+        }
+    }
+
+    /// Asks the holder of the stamp's stream to seal it, if nothing covers it yet.
+    pub(crate) fn ask_seal(&self, stamp: Stamp) {
+        if self.axes.done(stamp)
+            || self.axes.get(stamp.axis).is_none_or(|slot| slot.recorded() >= stamp.epoch)
+        {
+            return;
+        }
+        if site!(RequestSeal)
+            && let Some(stream) = self.axes.stream(stamp.axis)
+            // A per-thread stream was sealed by its own thread; nobody else may touch it.
+            && !matches!(stream.kind, crate::StreamKind::PerThread(_))
+        {
+            let later = Later::new(self);
+            self.leave_request(&stream, Request::Seal(stamp.epoch), &later);
+        }
+    }
+
+    /// Notes that an event has fired: its own axis and all that it is ordered after have completed up to there.
+    pub(crate) fn fired(&self, event: &EventRef<B>) {
+        // Copied out: the table takes locks of its own and may drop references to this very event.
+        let (axis, epoch, frontier) =
+            event.with(|content| (content.axis, content.epoch, content.frontier.clone()));
+        if self.axes.complete(axis, epoch) {
+            self.stats.fire(Rule::AxisEnded);
+        }
+        if site!(MergeComplete) {
+            for (axis, epoch) in frontier.iter() {
+                if !self.axes.is_complete(axis, epoch) {
+                    self.stats.fire(Rule::CompletedByFrontier);
+                    if self.axes.complete(axis, epoch) {
+                        self.stats.fire(Rule::AxisEnded);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks the driver about an event and notes the answer.
+    pub(crate) fn query(&self, event: &EventRef<B>) -> Result<bool, B::Error> {
+        match self.backend.query(event.event()) {
+            Ok(true) => {
+                self.fired(event);
+                Ok(true)
+            }
+            Ok(false) => Ok(false),
+            Err(error) => {
+                self.fail_axis(event.stamp().axis);
+                Err(error)
+            }
+        }
+    }
+}
