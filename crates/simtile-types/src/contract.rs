@@ -402,7 +402,10 @@ macro_rules! errors {
                 match self {
                     Self::EmptyKernelName => f.write_str("the launch contract has no kernel name"),
                     $(Self::$variant { kernel, $($field),* } => {
-                        write!(f, "kernel {kernel}: ")?;
+                        // The runtime names kernels of its own around this error and leaves the name here empty.
+                        if !kernel.is_empty() {
+                            write!(f, "kernel {kernel}: ")?;
+                        }
                         write!(f, $text)
                     })*
                 }

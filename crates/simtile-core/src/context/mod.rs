@@ -1,0 +1,338 @@
+//! Contexts: owned or borrowed CUDA contexts.
+//!
+//! A context is shared as `Arc<Context>`; everything made in it holds it. Two `Context` values may stand for
+//! one CUDA context (two retains of a primary context); they are equal, because equality is that of the driver's
+//! handle and the driver's never-reused id behind it.
+
+mod end;
+mod order;
+mod scope;
+mod settings;
+mod stats;
+
+pub(crate) use order::query;
+pub use settings::{ContextLimit, MemoryInfo, StreamPriorityRange, SyncPolicy};
+pub use stats::{BackgroundError, ContextStats};
+pub(crate) use stats::{add, sub};
+
+use crate::error::{ContextError, On};
+use crate::memory::ContextMemory;
+use crate::{Capabilities, Device, DeviceError, Stream};
+use core::fmt;
+use simtile_driver::sys::{CUcontext, CUdevice, CUevent, CUstream};
+use simtile_driver::{Driver, DriverError, call};
+use simtile_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use simtile_sync::{Arc, Mutex};
+use std::sync::{OnceLock, Weak};
+
+/// Whoever lent a context, stream or module. Held as long as the handle made from it.
+///
+/// Implemented for everything that may be held and dropped on any thread.
+pub trait ForeignOwner: Send + Sync + 'static {}
+
+impl<T: Send + Sync + 'static> ForeignOwner for T {}
+
+/// Who destroys the CUDA context.
+pub(crate) enum Owner {
+    /// We retained the device's primary context.
+    Primary,
+    /// We created it.
+    Created,
+    /// Somebody else, who keeps it alive by a promise, or by the owner that we hold.
+    Borrowed(#[allow(dead_code, reason = "held, never used")] Option<Arc<dyn ForeignOwner>>),
+}
+
+impl Owner {
+    fn is_owned(&self) -> bool {
+        !matches!(self, Self::Borrowed(_))
+    }
+}
+
+/// Whether driver calls may still be made.
+#[derive(Debug)]
+pub(crate) struct Health {
+    /// False once one of the others is set: the only load in a healthy context.
+    healthy: AtomicBool,
+    lost: OnceLock<DriverError>,
+    gone: AtomicBool,
+}
+
+impl Health {
+    fn new() -> Self {
+        Self { healthy: AtomicBool::new(true), lost: OnceLock::new(), gone: AtomicBool::new(false) }
+    }
+}
+
+/// Contexts that could not be given back when their last handle went.
+static CONTEXTS_KEPT: AtomicU64 = AtomicU64::new(0);
+
+/// A CUDA context: the primary one of a device, one of our own, or a borrowed one.
+///
+/// # Leaks
+/// Modules stay loaded until their context ends ([`ContextStats::retained_modules`]). Memory whose free failed is
+/// kept and counted.
+pub struct Context {
+    device: Device,
+    raw: CUcontext,
+    /// The driver's never-reused id of the context; `None` if the driver has none.
+    id: Option<u64>,
+    owner: Owner,
+    pub(crate) health: Health,
+    pub(crate) counters: Counters,
+    /// Untimed events for one-off use.
+    events: Mutex<Vec<CUevent>>,
+    /// Ends of dropped streams whose work may still run.
+    tails: Mutex<Vec<CUevent>>,
+    service: Mutex<Option<CUstream>>,
+    /// Our own streams that are alive.
+    streams: Mutex<Vec<Weak<Stream>>>,
+    pub(crate) memory: ContextMemory,
+    /// Whether the CUDA context has been given back, or is being so.
+    ended: bool,
+}
+
+pub(crate) use stats::Counters;
+
+impl Device {
+    /// Retains the device's primary context, which the CUDA runtime and most libraries use.
+    ///
+    /// Two calls give two handles of one CUDA context; they are equal.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn primary_context(self) -> Result<Arc<Context>, ContextError> {
+        let driver = self.driver();
+        let mut raw = CUcontext::NULL;
+        // SAFETY: the out-pointer is valid for the call.
+        unsafe { call!(driver, cuDevicePrimaryCtxRetain(&mut raw, self.cu_device())) }
+            .map_err(deinitialized)
+            .on(|| format!("primary context of {self}"))?;
+        Ok(Context::wrap(self, raw, Owner::Primary))
+    }
+
+    /// Creates a context of its own on the device. What was current on this thread stays current.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn create_context(self) -> Result<Arc<Context>, ContextError> {
+        let driver = self.driver();
+        let on = || format!("new context on {self}");
+        let mut raw = CUcontext::NULL;
+        // SAFETY: the out-pointer is valid for the call.
+        unsafe { call!(driver, cuCtxCreate(&mut raw, 0, self.cu_device())) }.map_err(deinitialized).on(on)?;
+        let context = Context::wrap(self, raw, Owner::Created);
+        // Creating made it current on top of what was there; popping puts that back.
+        let mut popped = CUcontext::NULL;
+        // SAFETY: the out-pointer is valid for the call.
+        unsafe { call!(driver, cuCtxPopCurrent(&mut popped)) }.map_err(deinitialized).on(on)?;
+        Ok(context)
+    }
+}
+
+fn deinitialized(error: DriverError) -> crate::error::CallError {
+    use simtile_driver::sys::CUresult;
+    match error.code() {
+        CUresult::CUDA_ERROR_DEINITIALIZED => crate::error::CallError::Deinitialized,
+        _ => crate::error::CallError::Driver(error),
+    }
+}
+
+impl Context {
+    /// Retains the primary context of the device with this ordinal.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if there is no such device, else [`ContextError`].
+    pub fn new(driver: Driver, ordinal: usize) -> Result<Arc<Self>, crate::Error> {
+        Ok(Device::new(driver, ordinal)?.primary_context()?)
+    }
+
+    /// Wraps a context that somebody else owns. It is never destroyed through this handle.
+    ///
+    /// # Errors
+    /// [`ContextError::NullHandle`], [`ContextError::WrongDevice`], or the driver's.
+    ///
+    /// # Safety
+    /// `raw` is a live context of the device's driver, and stays alive until this handle and everything made from it
+    /// has been dropped.
+    pub unsafe fn borrow_raw(device: Device, raw: CUcontext) -> Result<Arc<Self>, ContextError> {
+        // SAFETY: the caller's.
+        unsafe { Self::borrow(device, raw, None) }
+    }
+
+    /// As [`Context::borrow_raw`], holding whatever keeps the context alive.
+    ///
+    /// # Errors
+    /// As [`Context::borrow_raw`].
+    ///
+    /// # Safety
+    /// `raw` is a live context of the device's driver, and stays alive as long as `owner` is held.
+    pub unsafe fn borrow_with_owner(
+        device: Device,
+        raw: CUcontext,
+        owner: Arc<dyn ForeignOwner>,
+    ) -> Result<Arc<Self>, ContextError> {
+        // SAFETY: the caller's.
+        unsafe { Self::borrow(device, raw, Some(owner)) }
+    }
+
+    /// # Safety
+    /// As [`Context::borrow_raw`].
+    unsafe fn borrow(
+        device: Device,
+        raw: CUcontext,
+        owner: Option<Arc<dyn ForeignOwner>>,
+    ) -> Result<Arc<Self>, ContextError> {
+        if raw.is_null() {
+            return Err(ContextError::NullHandle);
+        }
+        let context = Self::wrap(device, raw, Owner::Borrowed(owner));
+        let actual: CUdevice = context
+            .with_current(|driver| {
+                let mut actual = 0;
+                // SAFETY: the out-pointer is valid for the call; the context is current.
+                unsafe { call!(driver, cuCtxGetDevice(&mut actual)) }?;
+                Ok(actual)
+            })
+            .on(|| context.to_string())?;
+        if actual != device.cu_device() {
+            return Err(ContextError::WrongDevice { expected: device.to_string(), actual });
+        }
+        Ok(context)
+    }
+
+    fn wrap(device: Device, raw: CUcontext, owner: Owner) -> Arc<Self> {
+        let mut id = 0;
+        // SAFETY: the context is alive, the out-pointer is valid for the call.
+        let has_id = unsafe { device.driver().cuCtxGetId(raw, &mut id) }.is_ok();
+        let id = has_id.then_some(id);
+        Arc::new(Self {
+            device,
+            raw,
+            id,
+            owner,
+            health: Health::new(),
+            counters: Counters::default(),
+            events: Mutex::default(),
+            tails: Mutex::default(),
+            service: Mutex::default(),
+            streams: Mutex::default(),
+            memory: ContextMemory::default(),
+            ended: false,
+        })
+    }
+
+    /// Moves everything out; what stays behind is an empty shell that must not be ended.
+    fn take(&mut self) -> Self {
+        Self {
+            device: self.device,
+            raw: self.raw,
+            id: self.id,
+            owner: core::mem::replace(&mut self.owner, Owner::Borrowed(None)),
+            health: core::mem::replace(&mut self.health, Health::new()),
+            counters: core::mem::take(&mut self.counters),
+            events: core::mem::take(&mut self.events),
+            tails: core::mem::take(&mut self.tails),
+            service: core::mem::take(&mut self.service),
+            streams: Mutex::default(),
+            memory: core::mem::take(&mut self.memory),
+            ended: false,
+        }
+    }
+
+    /// The device.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The device's ordinal.
+    pub fn ordinal(&self) -> usize {
+        self.device.ordinal()
+    }
+
+    /// The driver.
+    #[inline]
+    pub fn driver(&self) -> Driver {
+        self.device.driver()
+    }
+
+    /// The driver's handle. It lives as long as this handle.
+    pub fn cu_ctx(&self) -> CUcontext {
+        self.raw
+    }
+
+    /// The driver's never-reused id of the CUDA context, where the driver has one (CUDA 12.0).
+    pub fn cu_ctx_id(&self) -> Option<u64> {
+        self.id
+    }
+
+    /// What the device can do; asked once and kept.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn capabilities(&self) -> Result<&'static Capabilities, DeviceError> {
+        self.device.capabilities()
+    }
+
+    /// Counts of this handle: what is alive, what was kept, what failed in drops.
+    pub fn stats(&self) -> ContextStats {
+        self.counters.read()
+    }
+
+    /// Takes the errors that happened in drops and in the background, oldest first. At most 256 are kept.
+    pub fn take_errors(&self) -> Vec<BackgroundError> {
+        self.counters.take_errors()
+    }
+
+    /// The failure that lost this context, if one has. After it no driver call is made for the context.
+    pub fn lost(&self) -> Option<DriverError> {
+        self.health.lost.get().copied()
+    }
+
+    /// How many contexts of this process could not be given back when their last handle went.
+    pub fn contexts_kept() -> u64 {
+        CONTEXTS_KEPT.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything queued on every stream of the context has finished, other libraries' work too.
+    ///
+    /// Unlike everything else here it ends a graph capture in progress anywhere in the context; that is how CUDA
+    /// defines the call. Waiting for one stream ([`Stream::synchronize`](crate::Stream::synchronize)) does not.
+    ///
+    /// # Errors
+    /// The driver's, also that of work which failed.
+    pub fn synchronize_all(&self) -> Result<(), ContextError> {
+        // SAFETY: no arguments; the context is current.
+        self.with_current(|driver| unsafe { call!(driver, cuCtxSynchronize()) }).on(|| self.to_string())
+    }
+}
+
+impl PartialEq for Context {
+    /// Same device and same CUDA context.
+    fn eq(&self, other: &Self) -> bool {
+        self.device == other.device && self.raw == other.raw && self.id == other.id
+    }
+}
+
+impl Eq for Context {}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.owner {
+            Owner::Primary => "primary context",
+            Owner::Created => "created context",
+            Owner::Borrowed(_) => "borrowed context",
+        };
+        write!(f, "{kind} {:#x} of {}", self.raw.0, self.device)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("device", &self.device)
+            .field("handle", &self.raw)
+            .field("id", &self.id)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,455 @@
+//! Errors: one small enum for each family of operations.
+//!
+//! Every family has the same four variants for what any driver call can meet, with the driver's error as
+//! `source()`, and its own for what is refused before a call is made. `on` says what the operation worked on.
+
+use simtile_driver::DriverError;
+use simtile_types::contract::LaunchContractError;
+
+/// Why a call was not made, or how it failed. Inside the crate; families wrap it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CallError {
+    /// The call was made and failed.
+    Driver(DriverError),
+    /// The context was lost earlier; no call was made.
+    Lost(DriverError),
+    /// The calling thread is inside a host function; no call was made.
+    InHostFunction,
+    /// The driver is gone; no call was made, or this one found out.
+    Deinitialized,
+}
+
+impl From<DriverError> for CallError {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
+}
+
+/// A family of errors: made from a failed call and what the call worked on.
+pub(crate) trait Family {
+    fn from_call(error: CallError, on: String) -> Self;
+}
+
+/// Says what a failed call worked on. The text is made only on failure.
+pub(crate) trait On<T> {
+    fn on<E: Family>(self, on: impl FnOnce() -> String) -> Result<T, E>;
+}
+
+impl<T> On<T> for Result<T, CallError> {
+    fn on<E: Family>(self, on: impl FnOnce() -> String) -> Result<T, E> {
+        self.map_err(|error| E::from_call(error, on()))
+    }
+}
+
+impl<T> On<T> for Result<T, DriverError> {
+    fn on<E: Family>(self, on: impl FnOnce() -> String) -> Result<T, E> {
+        self.map_err(|error| E::from_call(CallError::Driver(error), on()))
+    }
+}
+
+macro_rules! family {
+    ($(#[$meta:meta])* $name:ident { $($body:tt)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, thiserror::Error)]
+        #[non_exhaustive]
+        pub enum $name {
+            /// A driver call failed.
+            #[error("{on}: {source}")]
+            Driver {
+                /// What the operation worked on.
+                on: String,
+                /// Which call, and its code.
+                source: DriverError,
+            },
+            /// The context was lost by an earlier failure; no driver call was made.
+            #[error("{on}: the context was lost by an earlier failure ({source})")]
+            ContextLost {
+                /// What the operation worked on.
+                on: String,
+                /// The failure that lost the context.
+                source: DriverError,
+            },
+            /// The calling thread is inside a host function, where CUDA allows no calls. None was made.
+            #[error("{on}: no driver call may be made inside a host function")]
+            InHostFunction {
+                /// What the operation worked on.
+                on: String,
+            },
+            /// The driver has shut down.
+            #[error("{on}: the driver has shut down")]
+            Deinitialized {
+                /// What the operation worked on.
+                on: String,
+            },
+            $($body)*
+        }
+
+        impl Family for $name {
+            fn from_call(error: CallError, on: String) -> Self {
+                match error {
+                    CallError::Driver(source) => Self::Driver { on, source },
+                    CallError::Lost(source) => Self::ContextLost { on, source },
+                    CallError::InHostFunction => Self::InHostFunction { on },
+                    CallError::Deinitialized => Self::Deinitialized { on },
+                }
+            }
+        }
+
+        impl $name {
+            /// The driver call that failed, or that lost the context.
+            pub fn driver_error(&self) -> Option<DriverError> {
+                match self {
+                    Self::Driver { source, .. } | Self::ContextLost { source, .. } => Some(*source),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+family! {
+    /// Errors of naming and asking devices.
+    DeviceError {
+        /// No device has this ordinal.
+        #[error("there is no device {ordinal}; the driver shows {count}")]
+        NoSuchDevice {
+            /// What was asked for.
+            ordinal: usize,
+            /// How many devices there are.
+            count: usize,
+        },
+    }
+}
+
+family! {
+    /// Errors of contexts.
+    ContextError {
+        /// The null handle names no context.
+        #[error("the null handle names no context")]
+        NullHandle,
+        /// The context belongs to another device than the caller said.
+        #[error("the borrowed context belongs to device handle {actual}, not to {expected}")]
+        WrongDevice {
+            /// The device that was named.
+            expected: String,
+            /// The driver's handle of the context's device.
+            actual: i32,
+        },
+    }
+}
+
+family! {
+    /// Errors of streams and events.
+    StreamError {
+        /// Handles of different contexts were used together.
+        #[error("{user} belongs to {user_context}, but {used} belongs to {used_context}")]
+        OtherContext {
+            /// What the operation ran on.
+            user: String,
+            /// Its context.
+            user_context: String,
+            /// What it was given.
+            used: String,
+            /// That one's context.
+            used_context: String,
+        },
+        /// Handle 0 means the default stream of whatever context is current.
+        #[error("raw stream handle 0 is refused: use Context::legacy_default_stream or \
+                 Context::per_thread_default_stream")]
+        RawNull,
+        /// The stream is recording a graph, so waiting for it or asking it would end the capture.
+        #[error("{stream} is capturing a graph")]
+        Capturing {
+            /// The stream.
+            stream: String,
+        },
+        /// A per-thread default stream was used on another thread than the one it was made on.
+        #[error("{stream} belongs to another thread")]
+        WrongThread {
+            /// The stream.
+            stream: String,
+        },
+        /// Time was asked between events that have not both happened.
+        #[error("the time between {start} and {end} is not known yet")]
+        NotReady {
+            /// The earlier event.
+            start: String,
+            /// The later event.
+            end: String,
+        },
+    }
+}
+
+family! {
+    /// Errors of buffers and copies.
+    MemoryError {
+        /// Handles of different contexts were used together.
+        #[error("{user} belongs to {user_context}, but {used} belongs to {used_context}")]
+        OtherContext {
+            /// What the operation ran on.
+            user: String,
+            /// Its context.
+            user_context: String,
+            /// What it was given.
+            used: String,
+            /// That one's context.
+            used_context: String,
+        },
+        /// A length times an element size, or an end of a range, does not fit.
+        #[error("{count} elements of {element_bytes} bytes exceed what can be addressed ({limit} bytes)")]
+        SizeOverflow {
+            /// Elements.
+            count: usize,
+            /// Bytes of one.
+            element_bytes: usize,
+            /// Most bytes an allocation can have.
+            limit: usize,
+        },
+        /// The device has not enough memory.
+        #[error("{label}: out of device memory allocating {bytes} bytes ({free} of {total} bytes free): {source}")]
+        OutOfMemory {
+            /// What was being allocated.
+            label: String,
+            /// Bytes asked for.
+            bytes: usize,
+            /// Bytes that were free afterwards, 0 if unknown.
+            free: usize,
+            /// Bytes of the device, 0 if unknown.
+            total: usize,
+            /// The call that failed.
+            source: DriverError,
+        },
+        /// Two sides of a copy have different lengths.
+        #[error("{buffer}: {argument} has {actual} elements, but {expected} are needed")]
+        LengthMismatch {
+            /// The buffer.
+            buffer: String,
+            /// Which argument.
+            argument: &'static str,
+            /// Elements needed.
+            expected: usize,
+            /// Elements given.
+            actual: usize,
+        },
+        /// A range reaches outside its buffer.
+        #[error("{buffer}: range {start}..{end} is outside 0..{len}")]
+        OutOfRange {
+            /// The buffer or symbol.
+            buffer: String,
+            /// First element (of symbols: byte).
+            start: usize,
+            /// One past the last.
+            end: usize,
+            /// Length.
+            len: usize,
+        },
+        /// The device wrote bytes that are no value of the element type (a `bool` of 2, say).
+        #[error("{buffer}: element {index} holds bytes that are no valid {type_name}")]
+        InvalidElement {
+            /// The buffer.
+            buffer: String,
+            /// First such element.
+            index: usize,
+            /// The element type.
+            type_name: &'static str,
+        },
+        /// The stream cannot be used here.
+        #[error("{0}")]
+        Stream(#[from] StreamError),
+    }
+}
+
+family! {
+    /// Errors of modules, functions and symbols.
+    ModuleError {
+        /// The image was refused before the driver saw it.
+        #[error("{image}: {why}")]
+        BadImage {
+            /// What was loaded.
+            image: String,
+            /// Why it is no loadable image.
+            why: String,
+        },
+        /// The driver could not load the image.
+        #[error("{image}: {source}{}", log_suffix(log))]
+        Load {
+            /// What was loaded.
+            image: String,
+            /// The driver's log, empty if it wrote none.
+            log: String,
+            /// The call that failed.
+            source: DriverError,
+        },
+        /// Tile IR bytecode was given to a driver that takes only compiled code.
+        #[error("{image}: this driver does not load Tile IR bytecode; compile it with tileiras for {target}")]
+        NeedsTileCompiler {
+            /// What was loaded.
+            image: String,
+            /// The device's architecture, such as `sm_90`.
+            target: String,
+        },
+        /// The file could not be read.
+        #[error("{path}: {source}")]
+        File {
+            /// The path.
+            path: String,
+            /// Why.
+            source: std::io::Error,
+        },
+        /// The module has no such kernel or variable.
+        #[error("{module} has no {kind} `{name}`{}", known_suffix(known))]
+        NotFound {
+            /// The module.
+            module: String,
+            /// `kernel` or `variable`.
+            kind: &'static str,
+            /// The name.
+            name: String,
+            /// Names of this kind that the image has, as far as known.
+            known: Vec<String>,
+        },
+        /// A name holds a NUL and can name nothing.
+        #[error("the name {name:?} holds a NUL")]
+        NulInName {
+            /// The name.
+            name: String,
+        },
+        /// A symbol's size is not its type's.
+        #[error("{symbol} has {actual} bytes, but {type_name} has {expected}")]
+        SymbolSize {
+            /// The symbol.
+            symbol: String,
+            /// The type asked for.
+            type_name: &'static str,
+            /// Bytes of that type.
+            expected: usize,
+            /// Bytes of the symbol.
+            actual: usize,
+        },
+    }
+}
+
+family! {
+    /// Errors of raw launches.
+    LaunchError {
+        /// Handles of different contexts were used together.
+        #[error("{user} belongs to {user_context}, but {used} belongs to {used_context}")]
+        OtherContext {
+            /// The stream.
+            user: String,
+            /// Its context.
+            user_context: String,
+            /// The function or buffer.
+            used: String,
+            /// That one's context.
+            used_context: String,
+        },
+        /// The geometry breaks a limit of the device or of the function.
+        #[error("kernel {kernel}: {source}")]
+        Geometry {
+            /// The kernel.
+            kernel: String,
+            /// Which number breaks which limit.
+            source: LaunchContractError,
+        },
+        /// Too many or too few arguments.
+        #[error("kernel {kernel} takes {expected} arguments, but {actual} were given")]
+        ArgumentCount {
+            /// The kernel.
+            kernel: String,
+            /// Parameters of the kernel.
+            expected: usize,
+            /// Arguments given.
+            actual: usize,
+        },
+        /// An argument has another size than its parameter.
+        #[error("kernel {kernel}: argument {index} has {actual} bytes, but its parameter has {expected}")]
+        ArgumentSize {
+            /// The kernel.
+            kernel: String,
+            /// Which argument, from 0.
+            index: usize,
+            /// Bytes of the parameter.
+            expected: usize,
+            /// Bytes of the argument.
+            actual: usize,
+        },
+        /// The stream or a buffer cannot be used here.
+        #[error("{0}")]
+        Stream(#[from] StreamError),
+    }
+}
+
+impl MemoryError {
+    /// A stream's refusal, as an error of a memory operation.
+    pub(crate) fn from_stream(error: StreamError) -> Self {
+        match error {
+            StreamError::OtherContext { user, user_context, used, used_context } => {
+                Self::OtherContext { user, user_context, used, used_context }
+            }
+            other => Self::Stream(other),
+        }
+    }
+}
+
+impl LaunchError {
+    /// A stream's refusal, as an error of a launch.
+    pub(crate) fn from_stream(error: StreamError) -> Self {
+        match error {
+            StreamError::OtherContext { user, user_context, used, used_context } => {
+                Self::OtherContext { user, user_context, used, used_context }
+            }
+            other => Self::Stream(other),
+        }
+    }
+}
+
+fn log_suffix(log: &str) -> String {
+    if log.trim().is_empty() { String::new() } else { format!("\n{}", log.trim()) }
+}
+
+fn known_suffix(known: &[String]) -> String {
+    if known.is_empty() { String::new() } else { format!("; it has {}", known.join(", ")) }
+}
+
+/// Any error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the families say it")]
+pub enum Error {
+    Device(#[from] DeviceError),
+    Context(#[from] ContextError),
+    Stream(#[from] StreamError),
+    Memory(#[from] MemoryError),
+    Module(#[from] ModuleError),
+    Launch(#[from] LaunchError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::error::Error as _;
+    use simtile_driver::{Entry, sys::CUresult};
+
+    #[test]
+    fn the_driver_error_is_the_source() {
+        let driver = DriverError::new(Entry::cuEventRecord, CUresult::CUDA_ERROR_INVALID_HANDLE);
+        let error: StreamError = Err::<(), _>(driver).on(|| "stream 7".into()).unwrap_err();
+        let source = error.source().and_then(|s| s.downcast_ref::<DriverError>());
+        assert_eq!(source, Some(&driver));
+        assert!(error.to_string().starts_with("stream 7: cuEventRecord failed"), "{error}");
+        let outer = Error::from(error);
+        assert!(outer.source().is_some_and(|s| s.is::<DriverError>()));
+    }
+
+    #[test]
+    fn a_load_error_shows_its_log() {
+        let error = ModuleError::Load {
+            image: "PTX image".into(),
+            log: "ptxas error : line 3\n".into(),
+            source: DriverError::new(Entry::cuModuleLoadDataEx, CUresult::CUDA_ERROR_INVALID_PTX),
+        };
+        assert!(error.to_string().ends_with("\nptxas error : line 3"), "{error}");
+    }
+}

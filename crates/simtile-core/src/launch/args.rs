@@ -1,0 +1,150 @@
+//! Arguments of a raw launch.
+
+use crate::DeviceBuffer;
+use crate::memory::Allocation;
+use core::ffi::c_void;
+use core::fmt;
+use core::mem::MaybeUninit;
+use simtile_types::DeviceCopy;
+use smallvec::SmallVec;
+
+/// Sixteen bytes at sixteen-byte alignment: what the most demanding parameter types need.
+#[derive(Clone, Copy)]
+#[repr(align(16))]
+struct Slot(#[allow(dead_code, reason = "read through a pointer")] [MaybeUninit<u8>; 16]);
+
+const EMPTY: Slot = Slot([MaybeUninit::uninit(); 16]);
+
+/// Arguments of a raw launch, by value, in the order of the kernel's parameters.
+///
+/// ```
+/// use simtile_core::LaunchArgs;
+/// let args = LaunchArgs::new().arg(1024u32).arg(2.5f32);
+/// assert_eq!(args.len(), 2);
+/// ```
+///
+/// Up to 256 bytes and 16 arguments lie inline; more go to the heap.
+#[derive(Default)]
+pub struct LaunchArgs<'a> {
+    slots: SmallVec<[Slot; 16]>,
+    /// Bytes of `slots` in use.
+    used: usize,
+    /// Offset in `slots` and size of each argument.
+    places: SmallVec<[(u32, u32); 16]>,
+    buffers: SmallVec<[&'a Allocation; 8]>,
+}
+
+impl<'a> LaunchArgs<'a> {
+    /// No arguments.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a value. A pointer among them, also inside a struct, is the launcher's duty.
+    #[must_use]
+    pub fn arg<T: DeviceCopy>(mut self, value: T) -> Self {
+        self.push(value);
+        self
+    }
+
+    /// Adds a value.
+    pub fn push<T: DeviceCopy>(&mut self, value: T) -> &mut Self {
+        let size = size_of::<T>();
+        // Drivers copy arguments byte by byte, so alignment above a slot's own does not matter.
+        let offset = self.used.next_multiple_of(align_of::<T>().min(align_of::<Slot>()));
+        self.slots.resize((offset + size).div_ceil(size_of::<Slot>()), EMPTY);
+        let target = self.slots.as_mut_ptr().cast::<MaybeUninit<u8>>().wrapping_add(offset);
+        // SAFETY: the slots were just made large enough; padding may be uninitialised, as the slots may.
+        unsafe {
+            let source = core::ptr::from_ref(&value).cast::<MaybeUninit<u8>>();
+            source.copy_to_nonoverlapping(target, size);
+        }
+        self.used = offset + size;
+        // A kernel has at most 32 764 bytes of parameters; a larger offset is refused by the size checks.
+        self.places
+            .push((u32::try_from(offset).unwrap_or(u32::MAX), u32::try_from(size).unwrap_or(u32::MAX)));
+        self
+    }
+
+    /// Adds the address of a buffer that the kernel reads. The launch follows everything that used the buffer before, and
+    /// later uses follow the launch. An empty buffer passes address 0.
+    #[must_use]
+    pub fn buffer<T: DeviceCopy>(mut self, buffer: &'a DeviceBuffer<T>) -> Self {
+        self.push(buffer.cu_deviceptr());
+        self.buffers.push(buffer.allocation());
+        self
+    }
+
+    /// Adds the address of a buffer that the kernel writes.
+    #[must_use]
+    pub fn buffer_mut<T: DeviceCopy>(self, buffer: &'a mut DeviceBuffer<T>) -> Self {
+        self.buffer(&*buffer)
+    }
+
+    /// Arguments so far.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Size of each argument in bytes.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.places.iter().map(|&(_, size)| size as usize)
+    }
+
+    pub(crate) fn buffers(&self) -> &[&'a Allocation] {
+        &self.buffers
+    }
+
+    /// Pointers to the arguments, as the driver takes them. It only reads behind them.
+    pub(crate) fn pointers(&self) -> SmallVec<[*mut c_void; 16]> {
+        let base = self.slots.as_ptr().cast::<u8>();
+        self.places.iter().map(|&(offset, _)| base.wrapping_add(offset as usize).cast_mut().cast()).collect()
+    }
+}
+
+impl fmt::Debug for LaunchArgs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LaunchArgs")
+            .field("sizes", &self.sizes().collect::<Vec<_>>())
+            .field("buffers", &self.buffers.len())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read<T: DeviceCopy>(args: &LaunchArgs<'_>, index: usize) -> T {
+        let pointer = args.pointers()[index].cast::<T>();
+        assert!(pointer.is_aligned());
+        // SAFETY: the test stored a `T` there.
+        unsafe { pointer.read() }
+    }
+
+    #[test]
+    fn arguments_keep_value_and_alignment() {
+        let args = LaunchArgs::new().arg(7u8).arg(1.5f64).arg((3u8, 9u32)).arg(5u128).arg(-1i16);
+        assert_eq!(args.sizes().collect::<Vec<_>>(), [1, 8, 8, 16, 2]);
+        assert_eq!(read::<u8>(&args, 0), 7);
+        assert_eq!(read::<f64>(&args, 1), 1.5);
+        assert_eq!(read::<(u8, u32)>(&args, 2), (3, 9));
+        assert_eq!(read::<u128>(&args, 3), 5);
+        assert_eq!(read::<i16>(&args, 4), -1);
+    }
+
+    #[test]
+    fn many_arguments_spill_and_move() {
+        let mut args = LaunchArgs::new();
+        for i in 0..300u64 {
+            args.push(i);
+        }
+        let moved = args;
+        assert!((0..300).all(|i| read::<u64>(&moved, i) == i as u64));
+    }
+}

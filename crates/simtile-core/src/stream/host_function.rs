@@ -1,0 +1,68 @@
+//! Host functions: closures that the driver runs in stream order.
+//!
+//! CUDA allows no calls inside them. The thread carries a mark while one runs: every operation of this crate then
+//! returns `InHostFunction` before any call, and drops go to the background thread.
+
+use super::{Stream, stream_error};
+use crate::Context;
+use crate::context::add;
+use crate::error::StreamError;
+use core::cell::Cell;
+use core::ffi::c_void;
+use simtile_driver::call;
+use simtile_sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is inside a host function of this runtime.
+#[inline]
+pub fn in_host_function() -> bool {
+    INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
+struct Payload {
+    run: Box<dyn FnOnce() + Send>,
+    context: Arc<Context>,
+}
+
+/// What the driver calls. Frees the payload; nothing unwinds into the driver.
+unsafe extern "C" fn trampoline(data: *mut c_void) {
+    // SAFETY: `launch_host_function` gave this pointer up, and the driver calls once.
+    let payload = unsafe { Box::from_raw(data.cast::<Payload>()) };
+    let before = INSIDE.replace(true);
+    let Payload { run, context } = *payload;
+    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+        add(&context.counters.host_function_panics, 1);
+    }
+    // Dropped with the mark still set: this may be the context's last handle.
+    drop(context);
+    INSIDE.set(before);
+}
+
+impl Stream {
+    /// Runs a closure on a thread of the driver, after everything queued so far. Work queued later waits for it.
+    ///
+    /// Inside, every operation of this crate returns `InHostFunction`, and dropped handles go to a background thread.
+    /// A panic is caught and counted in [`ContextStats`](crate::ContextStats). If earlier work failed, the closure does not
+    /// run, and what it holds stays with the process.
+    ///
+    /// # Errors
+    /// The driver's; the closure is then dropped without being run.
+    pub fn launch_host_function(&self, run: impl FnOnce() + Send + 'static) -> Result<(), StreamError> {
+        self.on_its_thread()?;
+        let payload = Box::new(Payload { run: Box::new(run), context: self.context.clone() });
+        let data = Box::into_raw(payload);
+        let queued = self.context.with_current(|driver| {
+            // SAFETY: the stream is alive; the trampoline takes exactly this pointer.
+            unsafe { call!(driver, cuLaunchHostFunc(self.raw, Some(trampoline), data.cast())) }
+        });
+        queued.map_err(|error| {
+            // SAFETY: the driver refused the pointer and will never call with it.
+            drop(unsafe { Box::from_raw(data) });
+            stream_error(self, error)
+        })
+    }
+}

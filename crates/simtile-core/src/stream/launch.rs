@@ -1,0 +1,129 @@
+//! The raw launch.
+
+use super::Stream;
+use crate::error::{LaunchError, On, StreamError};
+use crate::launch::check;
+use crate::memory::lock_all;
+use crate::{Function, LaunchArgs, LaunchOptions};
+use simtile_driver::{DriverError, call};
+use simtile_sync::Arc;
+
+impl Stream {
+    /// Queues a kernel.
+    ///
+    /// Checked before the driver is asked: that stream, function and buffers are of one context; the geometry against the
+    /// device's and the function's limits; number and sizes of the arguments, where they are known
+    /// ([`Function::parameters`]). The launch follows everything that used its
+    /// buffers before. A launch on an owned stream without such waits is one driver call.
+    ///
+    /// [`LaunchConfig::EMPTY`](simtile_types::LaunchConfig::EMPTY) launches nothing and succeeds.
+    ///
+    /// # Errors
+    /// [`LaunchError`]. An explicit 0 or a number above its limit is [`LaunchError::Geometry`], which names axis, value and
+    /// limit.
+    ///
+    /// # Safety
+    /// * The arguments are what the kernel expects: sizes are checked, meaning is not.
+    /// * Every address that the kernel follows is that of live memory, which stays so until the kernel has finished; what
+    ///   it reads is initialised, and what it writes is valid for the element type of the buffer.
+    /// * What it accesses is given through [`LaunchArgs::buffer`] or [`LaunchArgs::buffer_mut`], or ordered by the caller with
+    ///   every other access to it.
+    /// * With [`LaunchOptions::programmatic`] the kernel executes `griddepcontrol.wait` before it touches memory that earlier
+    ///   work of the stream uses.
+    pub unsafe fn launch(
+        self: &Arc<Self>,
+        function: &Function,
+        options: impl Into<LaunchOptions>,
+        args: &LaunchArgs<'_>,
+    ) -> Result<(), LaunchError> {
+        let options = options.into();
+        self.on_its_thread()?;
+        self.same_context(function.context(), || function.to_string()).map_err(LaunchError::from_stream)?;
+        check(function, &options, args)?;
+        if options.config.is_empty() {
+            return Ok(());
+        }
+        if args.buffers().is_empty() {
+            // SAFETY: the caller's.
+            return unsafe { self.launch_alone(function, options, args) };
+        }
+        let mut used = lock_all(args.buffers(), self).map_err(LaunchError::from_stream)?;
+        // SAFETY: the caller's.
+        let launched = unsafe { self.enqueue(function, options, args) };
+        // Also after a failure, which may have queued something.
+        used.finish(self);
+        launched
+    }
+
+    /// A launch that no buffer refers to.
+    ///
+    /// # Safety
+    /// As [`Stream::launch`].
+    unsafe fn launch_alone(
+        self: &Arc<Self>,
+        function: &Function,
+        options: LaunchOptions,
+        args: &LaunchArgs<'_>,
+    ) -> Result<(), LaunchError> {
+        let captured = match self.ready() {
+            Ok(()) => false,
+            // Somebody else records a graph on the stream: the launch becomes a node of it.
+            Err(StreamError::Capturing { .. }) => true,
+            Err(error) => return Err(error.into()),
+        };
+        // SAFETY: the caller's.
+        unsafe { self.enqueue(function, options, args) }?;
+        if !self.is_owned()
+            && !captured
+            && let Err(crate::error::CallError::Driver(error)) =
+                self.context.follow_with_service(self.cu_stream())
+        {
+            // The launch itself succeeded.
+            self.context.counters.push_error(format!("following {self}"), error);
+        }
+        Ok(())
+    }
+
+    /// The driver call.
+    ///
+    /// # Safety
+    /// As [`Stream::launch`].
+    unsafe fn enqueue(
+        &self,
+        function: &Function,
+        options: LaunchOptions,
+        args: &LaunchArgs<'_>,
+    ) -> Result<(), LaunchError> {
+        let mut pointers = args.pointers();
+        let (raw, params, none) = (function.cu_function(), pointers.as_mut_ptr(), core::ptr::null_mut());
+        self.call(|driver| {
+            if !options.is_plain() {
+                let mut attributes = options.attributes();
+                let config = attributes.config(self.cu_stream());
+                // SAFETY: function and stream are alive and of one context; `params` has a pointer for each parameter, as
+                // far as those are known; the rest is the caller's.
+                return unsafe { call!(driver, cuLaunchKernelEx(&config, raw, params, none)) };
+            }
+            let (grid, block) = (options.config.grid_dim, options.config.block_dim);
+            let shared = options.config.shared_mem_bytes;
+            // SAFETY: as above.
+            let code = unsafe {
+                driver.cuLaunchKernel(
+                    raw,
+                    grid.0,
+                    grid.1,
+                    grid.2,
+                    block.0,
+                    block.1,
+                    block.2,
+                    shared,
+                    self.cu_stream(),
+                    params,
+                    none,
+                )
+            };
+            driver.check(simtile_driver::Entry::cuLaunchKernel, code) as Result<(), DriverError>
+        })
+        .on(|| format!("launch of {function} on {self}"))
+    }
+}
