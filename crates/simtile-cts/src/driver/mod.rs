@@ -1,0 +1,55 @@
+//! The driver layer: CUDA's guarantees, stated over the table.
+//!
+//! Where CUDA's manual allows several codes, or drivers differ, a test names all of them. Where the manual is
+//! silent the measured behaviour of a real driver decides (`driver-facts` in the tests' comments).
+
+mod contexts;
+mod default_streams;
+mod devices;
+mod events;
+mod host_functions;
+mod init;
+mod launches;
+mod launch_attributes;
+mod launch_errors;
+mod memory;
+mod memory_2d;
+mod memory_host;
+mod modules;
+mod module_functions;
+mod order;
+mod peer;
+mod pointers;
+mod pools;
+mod queue;
+mod streams;
+mod values;
+mod vmm;
+
+use crate::frame::Test;
+
+/// Every family.
+pub const FAMILIES: &[&[Test]] = &[
+    init::TESTS,
+    devices::TESTS,
+    contexts::TESTS,
+    streams::TESTS,
+    default_streams::TESTS,
+    events::TESTS,
+    memory::TESTS,
+    memory_2d::TESTS,
+    memory_host::TESTS,
+    pointers::TESTS,
+    pools::TESTS,
+    vmm::TESTS,
+    peer::TESTS,
+    modules::TESTS,
+    module_functions::TESTS,
+    launches::TESTS,
+    launch_attributes::TESTS,
+    launch_errors::TESTS,
+    host_functions::TESTS,
+    values::TESTS,
+    order::TESTS,
+    queue::TESTS,
+];

@@ -1,0 +1,15 @@
+//! The frame: what a test is, how it runs, what is reported.
+
+mod context;
+pub mod coverage;
+pub mod expected;
+mod outcome;
+mod registry;
+pub mod report;
+pub mod run;
+mod target;
+
+pub use context::Cx;
+pub use outcome::{Check, Outcome, Stop, has_code, returned, same, succeeded};
+pub use registry::{Layer, Need, PROMISES, Test};
+pub use target::Target;

@@ -1,0 +1,177 @@
+//! Running tests.
+//!
+//! On a simulator each test gets its own one, in a thread of this process. On a GPU each test runs in a child
+//! process of its own, because a fault takes the context, and sometimes the process, with it. Either way a
+//! watchdog ends the wait after [`WATCHDOG`]: a child is killed; a thread cannot be, so it is left behind and
+//! the run exits with a failure at its end.
+
+use super::report::Report;
+use super::{Check, Cx, Need, Outcome, Stop, Target, Test};
+use simtile_driver::Entry;
+use simtile_driver::count::Counted;
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a test may take.
+pub const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// Runs the tests, `jobs` at a time, and hands each report to `done` as it comes. Reports come back in the
+/// order of `tests`.
+pub fn run_all(
+    tests: &[&'static Test],
+    target: &Target,
+    jobs: usize,
+    done: &(dyn Fn(&Report) + Sync),
+) -> Vec<Report> {
+    let next = AtomicUsize::new(0);
+    let reports: Mutex<Vec<(usize, Report)>> = Mutex::default();
+    thread::scope(|scope| {
+        for _ in 0..jobs.clamp(1, tests.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(test) = tests.get(index) else { break };
+                    let report =
+                        if target.is_simulator() { in_thread(test, target) } else { in_child(test, target) };
+                    done(&report);
+                    reports.lock().unwrap_or_else(PoisonError::into_inner).push((index, report));
+                }
+            });
+        }
+    });
+    let mut reports = reports.into_inner().unwrap_or_else(PoisonError::into_inner);
+    reports.sort_by_key(|(index, _)| *index);
+    reports.into_iter().map(|(_, report)| report).collect()
+}
+
+/// Runs one test here, without a watchdog.
+pub fn execute(test: &Test, target: &Target) -> Report {
+    let started = Instant::now();
+    let mut called = vec![false; Entry::COUNT];
+    let mut outcome = Outcome::Pass;
+    for seed in 0..test.seeds.max(1) {
+        outcome = Outcome::from(
+            one_seed(test, target, seed, &mut called).map_err(|stop| match test.seeds {
+                0 | 1 => stop,
+                _ => stop.within(format!("seed {seed}")),
+            }),
+        );
+        if outcome != Outcome::Pass {
+            break;
+        }
+    }
+    let entries =
+        Entry::ALL.iter().filter(|&&entry| called[entry as usize]).map(|entry| entry.name().into()).collect();
+    Report::new(test, target, outcome, entries, started.elapsed().as_secs_f64() * 1e3)
+}
+
+fn one_seed(test: &Test, target: &Target, seed: u64, called: &mut [bool]) -> Check {
+    let devices = test.needs.iter().map(|need| match need {
+        Need::Devices(count) => *count,
+        _ => 1,
+    });
+    let (driver, simulator) =
+        target.open(devices.max().unwrap_or(1), seed).map_err(|error| Stop::fail(format!("no driver: {error}")))?;
+    let counted = Counted::new(driver);
+    let cx = Cx::new(counted.driver(), simulator, seed);
+    cx.require(test.needs)?;
+    // What the checks of the needs called says nothing about the test.
+    let before = counted.counts();
+    let check = catch_unwind(AssertUnwindSafe(|| (test.run)(&cx))).unwrap_or_else(|payload| {
+        let text = payload
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| payload.downcast_ref::<&str>().copied())
+            .unwrap_or("a value that is no text");
+        Err(Stop::fail(format!("panicked: {text}")))
+    });
+    let counts = counted.counts().since(&before);
+    for &entry in Entry::ALL {
+        called[entry as usize] |= counts.of(entry) > 0;
+    }
+    check
+}
+
+fn in_thread(test: &'static Test, target: &Target) -> Report {
+    let (sender, receiver) = mpsc::channel();
+    let owned = target.clone();
+    let spawned = thread::Builder::new().name(test.name.into()).spawn(move || {
+        // The receiver is gone only after a hang was reported.
+        let _ = sender.send(execute(test, &owned));
+    });
+    let failed = |text: String, millis| Report::new(test, target, Outcome::Fail(text), Vec::new(), millis);
+    match spawned {
+        Err(error) => failed(format!("no thread for the test: {error}"), 0.0),
+        Ok(_) => match receiver.recv_timeout(WATCHDOG) {
+            Ok(report) => report,
+            Err(_) => {
+                failed(format!("hangs: no end within {} s", WATCHDOG.as_secs()), WATCHDOG.as_secs_f64() * 1e3)
+            }
+        },
+    }
+}
+
+fn in_child(test: &Test, target: &Target) -> Report {
+    let started = Instant::now();
+    let outcome = child_report(test, target, started);
+    outcome.unwrap_or_else(|text| {
+        Report::new(test, target, Outcome::Fail(text), Vec::new(), started.elapsed().as_secs_f64() * 1e3)
+    })
+}
+
+fn child_report(test: &Test, target: &Target, started: Instant) -> Result<Report, String> {
+    let program = std::env::current_exe().map_err(|error| format!("own path unknown: {error}"))?;
+    let mut child = Command::new(program)
+        .args(["run", "--json", "--driver", &target.name(), "--exact", test.name])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("no child process: {error}"))?;
+    // Both pipes are drained while the child runs, or a talkative one would block.
+    let drain = |pipe: Option<Box<dyn Read + Send>>| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut pipe) = pipe {
+                let _ = pipe.read_to_end(&mut bytes);
+            }
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    };
+    let out = drain(child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>));
+    let err = drain(child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>));
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break Some(status),
+            Ok(None) if started.elapsed() < WATCHDOG => thread::sleep(Duration::from_millis(2)),
+            Ok(None) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+            Err(error) => return Err(format!("lost the child process: {error}")),
+        }
+    };
+    let out = out.join().unwrap_or_default();
+    let err = err.join().unwrap_or_default();
+    let Some(status) = status else {
+        return Err(format!("hangs: killed after {} s {}", WATCHDOG.as_secs(), tail(&err)));
+    };
+    let report = out.lines().rev().find_map(|line| serde_json::from_str::<Report>(line).ok());
+    match report {
+        // A test that passed and then died at exit did not pass.
+        Some(report) if report.outcome == "fail" || status.success() => Ok(report),
+        _ => Err(format!("the test's process ended with {status} {}", tail(&err))),
+    }
+}
+
+/// The end of what a process wrote, on one line.
+fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(5)..].join(" | ")
+}

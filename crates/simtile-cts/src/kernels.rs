@@ -1,0 +1,8 @@
+//! Kernels the tests launch. Images end with a NUL, as the driver wants text to.
+
+/// Small kernels for any GPU since sm_70.
+pub const BASIC: &[u8] = concat!(include_str!("../kernels/basic.ptx"), "\0").as_bytes();
+/// Module-scope variables.
+pub const GLOBALS: &[u8] = concat!(include_str!("../kernels/globals.ptx"), "\0").as_bytes();
+/// Clusters and programmatic dependent launch (compute capability 9.0).
+pub const HOPPER: &[u8] = concat!(include_str!("../kernels/hopper.ptx"), "\0").as_bytes();

@@ -1,0 +1,176 @@
+//! The command line of the conformance suite.
+//!
+//! `run` prints failures and skipped tests, then `N passed, N failed, N skipped`; it exits with 1 if anything
+//! failed or the counts differ from the committed ones. `coverage` exits with 1 if an entry or a promise that
+//! must have a test has none.
+
+use clap::{Parser, Subcommand};
+use simtile_cts::frame::report::Totals;
+use simtile_cts::frame::{Target, Test, coverage, expected, run};
+use simtile_cts::{machine, tests};
+use std::process::exit;
+
+#[derive(Parser)]
+#[command(about = "Conformance suite: CUDA's guarantees and simtile's promises")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs tests.
+    Run {
+        /// `sim-fast`, `sim-fifo`, `cuda`, or the path of a driver library.
+        #[arg(long, default_value = "sim-fast")]
+        driver: String,
+        /// Only tests whose name or layer contains this.
+        #[arg(long)]
+        filter: Option<String>,
+        /// Only the test of exactly this name, in this process.
+        #[arg(long, hide = true)]
+        exact: Option<String>,
+        /// One JSON object a line.
+        #[arg(long)]
+        json: bool,
+        /// Tests at a time (simulators: the number of cores; GPUs: 1).
+        #[arg(long)]
+        jobs: Option<usize>,
+        /// Passing tests too.
+        #[arg(long)]
+        verbose: bool,
+        /// Writes this run's counts into the committed file.
+        #[arg(long, conflicts_with_all = ["filter", "exact"])]
+        update_expected: bool,
+    },
+    /// Lists tests.
+    List,
+    /// Tests per driver entry and per promise.
+    Coverage {
+        /// The driver to measure on.
+        #[arg(long, default_value = "sim-fast")]
+        driver: String,
+    },
+}
+
+fn main() {
+    exit(match Cli::parse().command {
+        Command::Run { driver, exact: Some(name), json, .. } => run_exact(&Target::parse(&driver), &name, json),
+        Command::Run { driver, filter, exact: None, json, jobs, verbose, update_expected } => {
+            let options = Options { filter, json, jobs, verbose, update_expected };
+            run_tests(&Target::parse(&driver), &options)
+        }
+        Command::List => {
+            for test in tests() {
+                println!("{}  ({}){}", test.name, test.layer.name(), promises(test));
+            }
+            0
+        }
+        Command::Coverage { driver } => run_coverage(&Target::parse(&driver)),
+    });
+}
+
+fn promises(test: &Test) -> String {
+    if test.promises.is_empty() { String::new() } else { format!("  {}", test.promises.join(" ")) }
+}
+
+struct Options {
+    filter: Option<String>,
+    json: bool,
+    jobs: Option<usize>,
+    verbose: bool,
+    update_expected: bool,
+}
+
+/// As a child process: one test, its report on the last line. A failure is in the report, not in the exit
+/// code, so that the parent can tell it from a crash.
+fn run_exact(target: &Target, name: &str, json: bool) -> i32 {
+    let Some(test) = tests().find(|test| test.name == name) else {
+        eprintln!("there is no test {name}");
+        return 2;
+    };
+    let report = run::execute(test, target);
+    if json {
+        println!("{}", serde_json::to_string(&report).unwrap_or_default());
+        return 0;
+    }
+    println!("{}", report.line(true).unwrap_or_default());
+    i32::from(report.outcome == "fail")
+}
+
+fn default_jobs(target: &Target) -> usize {
+    // Timing of calls is part of some tests, and two at a time would share the GPU.
+    if target.is_simulator() { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 }
+}
+
+fn run_tests(target: &Target, options: &Options) -> i32 {
+    let selected: Vec<&'static Test> = tests()
+        .filter(|test| {
+            options.filter.as_deref().is_none_or(|part| test.name.contains(part) || test.layer.name() == part)
+        })
+        .collect();
+    if selected.is_empty() {
+        eprintln!("no test matches");
+        return 1;
+    }
+    let machine = match machine(target) {
+        Ok(machine) => machine,
+        Err(why) => {
+            eprintln!("{}: {why}", target.name());
+            return 1;
+        }
+    };
+    if !options.json {
+        println!("{} tests on {} ({machine})", selected.len(), target.name());
+    }
+    let jobs = options.jobs.unwrap_or_else(|| default_jobs(target));
+    let reports = run::run_all(&selected, target, jobs, &|report| {
+        if options.json {
+            println!("{}", serde_json::to_string(report).unwrap_or_default());
+        } else if let Some(line) = report.line(options.verbose) {
+            println!("{line}");
+        }
+    });
+    let totals = Totals::of(&reports);
+    let mut failed = totals.failed > 0;
+    if options.update_expected {
+        if let Err(why) = expected::update(&target.name(), &machine, totals) {
+            eprintln!("{why}");
+            failed = true;
+        }
+    } else if options.filter.is_none() {
+        match expected::compare(&target.name(), &machine, totals) {
+            Ok(None) => {}
+            Ok(Some(note)) => eprintln!("note: {note}"),
+            Err(difference) => {
+                eprintln!("{difference}");
+                failed = true;
+            }
+        }
+    }
+    if options.json {
+        println!("{}", serde_json::to_string(&totals).unwrap_or_default());
+    } else {
+        println!("{totals}");
+    }
+    i32::from(failed)
+}
+
+fn run_coverage(target: &Target) -> i32 {
+    let all: Vec<&'static Test> = tests().collect();
+    let reports = run::run_all(&all, target, default_jobs(target), &|_| {});
+    match coverage::measure(&reports) {
+        Ok(coverage) => {
+            print!("{}", coverage.text);
+            for error in &coverage.errors {
+                eprintln!("{error}");
+            }
+            println!("{} tests on {}; {} missing or stale", reports.len(), target.name(), coverage.errors.len());
+            i32::from(!coverage.errors.is_empty())
+        }
+        Err(why) => {
+            eprintln!("{why}");
+            1
+        }
+    }
+}
