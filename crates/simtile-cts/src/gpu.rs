@@ -176,6 +176,10 @@ impl<'a> Gpu<'a> {
             return Ok(module);
         }
         let log = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
+        if code == CUresult::SIMTILE_MISSING_ENTRY {
+            return crate::frame::succeeded(self.driver(), Entry::cuModuleLoadDataEx, code, "module")
+                .map(|()| module);
+        }
         // The simulator refuses what it does not interpret yet, and says so in the log.
         if self.cx.simulator().is_some() && log.contains("not supported by the simulator") {
             return Err(Stop::unsupported(log.trim()));
@@ -390,7 +394,10 @@ const SPIN_LIMIT: u64 = 20_000_000;
 impl Gate {
     fn new(gpu: &Gpu<'_>, stream: CUstream) -> Check<Self> {
         if let Some(simulator) = gpu.cx.simulator() {
-            return Ok(Self { flag: None, simulated: Some(simulator.gate(stream)) });
+            let simulated = simulator
+                .gate(stream)
+                .map_err(|code| Stop::fail(format!("the simulator gave no gate for {stream:?}: {code:?}")))?;
+            return Ok(Self { flag: None, simulated: Some(simulated) });
         }
         let flag = gpu.pinned(1)?;
         gpu.launch(gpu.spin, Shape::ONE, stream, &Args::new().with(flag.device).with(SPIN_LIMIT))?;

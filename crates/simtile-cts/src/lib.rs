@@ -9,11 +9,13 @@
 //! * [`gpu`], [`kernels`]: what tests start from;
 //! * [`driver`]: the driver layer, a module a family.
 
+pub mod artifacts;
 pub mod driver;
 pub mod frame;
 pub mod gpu;
 pub mod kernels;
 
+pub(crate) use frame::outcome::{code, cu, ensure, ensure_eq, ok};
 use frame::{Target, Test};
 use simtile_driver::sys::CUresult;
 

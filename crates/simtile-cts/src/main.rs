@@ -55,7 +55,9 @@ enum Command {
 
 fn main() {
     exit(match Cli::parse().command {
-        Command::Run { driver, exact: Some(name), json, .. } => run_exact(&Target::parse(&driver), &name, json),
+        Command::Run { driver, exact: Some(name), json, .. } => {
+            run_exact(&Target::parse(&driver), &name, json)
+        }
         Command::Run { driver, filter, exact: None, json, jobs, verbose, update_expected } => {
             let options = Options { filter, json, jobs, verbose, update_expected };
             run_tests(&Target::parse(&driver), &options)
@@ -165,7 +167,12 @@ fn run_coverage(target: &Target) -> i32 {
             for error in &coverage.errors {
                 eprintln!("{error}");
             }
-            println!("{} tests on {}; {} missing or stale", reports.len(), target.name(), coverage.errors.len());
+            println!(
+                "{} tests on {}; {} missing or stale",
+                reports.len(),
+                target.name(),
+                coverage.errors.len()
+            );
             i32::from(!coverage.errors.is_empty())
         }
         Err(why) => {

@@ -6,7 +6,7 @@ use crate::{code, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 use std::thread;
 
-crate::tests! { Driver, "contexts";
+crate::frame::registry::tests! { Driver, "contexts";
     primary_is_one,
     primary_release_without_retain,
     primary_flags,
@@ -350,11 +350,7 @@ fn event_of_another_context_is_refused(cx: &Cx) -> Check {
 fn destroyed_handles_are_refused(cx: &Cx) -> Check {
     let context = create(cx, CUctx_flags::CU_CTX_SCHED_AUTO)?;
     ok!(cx, cuCtxDestroy(context))?;
-    code!(
-        cx,
-        [CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_CONTEXT_IS_DESTROYED],
-        cuCtxSetCurrent(context)
-    )?;
+    code!(cx, [CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_CONTEXT_IS_DESTROYED], cuCtxSetCurrent(context))?;
     code!(cx, [CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_CONTEXT_IS_DESTROYED], cuCtxDestroy(context))?;
     code!(cx, [CUDA_ERROR_INVALID_CONTEXT], cuCtxSetCurrent(CUcontext(0xdead_beef)))
 }

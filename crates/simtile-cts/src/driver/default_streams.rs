@@ -6,7 +6,7 @@ use crate::{cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 use std::thread;
 
-crate::tests! { Driver, "default_streams";
+crate::frame::registry::tests! { Driver, "default_streams";
     legacy_has_two_names,
     legacy_waits_for_blocking_streams,
     blocking_streams_wait_for_legacy,
@@ -100,9 +100,7 @@ fn legacy_orders_two_blocking_streams(cx: &Cx) -> Check {
 }
 
 fn on_a_thread<T: Send>(work: impl FnOnce() -> Check<T> + Send) -> Check<T> {
-    thread::scope(|scope| {
-        scope.spawn(work).join().unwrap_or_else(|_| Err(Stop::fail("the thread panicked")))
-    })
+    thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|_| Err(Stop::fail("the thread panicked"))))
 }
 
 fn per_thread_is_one_a_thread(cx: &Cx) -> Check {

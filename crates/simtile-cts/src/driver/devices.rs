@@ -6,7 +6,7 @@ use simtile_driver::sys::CUdevice_attribute as Attr;
 use simtile_driver::sys::*;
 use std::ffi::c_char;
 
-crate::tests! { Driver, "devices";
+crate::frame::registry::tests! { Driver, "devices";
     ordinals,
     names,
     short_name_buffer,
@@ -88,7 +88,10 @@ fn attributes_are_consistent(cx: &Cx) -> Check {
     ensure_eq!(get(Attr::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?, 32, "warp size");
     let threads = get(Attr::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
     ensure_eq!(threads, 1024, "threads per block");
-    ensure!(get(Attr::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X)? <= threads, "block width beyond threads per block");
+    ensure!(
+        get(Attr::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X)? <= threads,
+        "block width beyond threads per block"
+    );
     ensure_eq!(get(Attr::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)?, 64, "block depth");
     ensure_eq!(get(Attr::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?, i32::MAX, "grid width");
     ensure_eq!(get(Attr::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?, 65535, "grid height");
@@ -129,7 +132,10 @@ fn pci_bus_id_round_trip(cx: &Cx) -> Check {
         // domain:bus:device.function
         let text = string(&id);
         ensure!(
-            text.len() == 12 && text.as_bytes()[4] == b':' && text.as_bytes()[7] == b':' && text.as_bytes()[10] == b'.',
+            text.len() == 12
+                && text.as_bytes()[4] == b':'
+                && text.as_bytes()[7] == b':'
+                && text.as_bytes()[10] == b'.',
             "PCI bus id '{text}'"
         );
         let mut found = -1;
@@ -191,7 +197,12 @@ fn peer_queries(cx: &Cx) -> Check {
     let mut value = -1;
     ok!(
         cx,
-        cuDeviceGetP2PAttribute(&mut value, CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 1)
+        cuDeviceGetP2PAttribute(
+            &mut value,
+            CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED,
+            0,
+            1
+        )
     )?;
     ensure_eq!(value, there, "peer attribute against cuDeviceCanAccessPeer");
     code!(cx, [CUDA_ERROR_INVALID_DEVICE], cuDeviceCanAccessPeer(&mut there, 0, 9999))

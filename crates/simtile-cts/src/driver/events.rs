@@ -7,7 +7,7 @@ use simtile_driver::sys::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-crate::tests! { Driver, "events";
+crate::frame::registry::tests! { Driver, "events";
     flags,
     invalid_flags,
     unrecorded_is_done,

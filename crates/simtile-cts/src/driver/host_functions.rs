@@ -8,7 +8,7 @@ use simtile_driver::sys::*;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-crate::tests! { Driver, "host_functions";
+crate::frame::registry::tests! { Driver, "host_functions";
     runs_once_in_order,
     sees_the_work_before_it,
     work_behind_it_waits,
@@ -144,11 +144,8 @@ fn calls_inside(cx: &Cx) -> Check {
     })?;
     gpu.sync(a)?;
     let found: Vec<CUresult> = codes.iter().map(|code| CUresult(code.load(Ordering::SeqCst))).collect();
-    let expected = [
-        CUresult::CUDA_SUCCESS,
-        CUresult::CUDA_ERROR_NOT_PERMITTED,
-        CUresult::CUDA_ERROR_NOT_PERMITTED,
-    ];
+    let expected =
+        [CUresult::CUDA_SUCCESS, CUresult::CUDA_ERROR_NOT_PERMITTED, CUresult::CUDA_ERROR_NOT_PERMITTED];
     ensure_eq!(found, expected, "event query, free and launch inside a host function");
     // The refused free freed nothing.
     ok!(cx, cuMemFreeAsync(memory, b))?;

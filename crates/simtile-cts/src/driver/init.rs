@@ -5,7 +5,7 @@ use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 use std::ffi::{CStr, c_char};
 
-crate::tests! { Driver, "init";
+crate::frame::registry::tests! { Driver, "init";
     succeeds_and_repeats,
     refuses_flags,
     other_calls_before_it_are_refused,

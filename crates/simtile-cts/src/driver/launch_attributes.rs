@@ -10,7 +10,7 @@ const COOPERATIVE: Need =
     Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, "cooperative launches");
 const CLUSTERS: Need = Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, "clusters");
 
-crate::tests! { Driver, "launch_attributes";
+crate::frame::registry::tests! { Driver, "launch_attributes";
     none,
     priority,
     ignored_attribute,
@@ -127,18 +127,7 @@ fn cooperative_grid_is_resident(cx: &Cx) -> Check {
     let args = Args::new().with(count).with(out).with(ROUNDS);
     ok!(
         cx,
-        cuLaunchCooperativeKernel(
-            function,
-            blocks,
-            1,
-            1,
-            1,
-            1,
-            1,
-            0,
-            stream,
-            args.pointers().as_mut_ptr()
-        )
+        cuLaunchCooperativeKernel(function, blocks, 1, 1, 1, 1, 1, 0, stream, args.pointers().as_mut_ptr())
     )?;
     gpu.sync(stream)?;
     same("what each block saw", &gpu.read::<u32>(out, blocks as usize)?, &vec![blocks; blocks as usize])
@@ -214,7 +203,11 @@ fn cluster_compiled_in(cx: &Cx) -> Check {
     let mut width = 0;
     ok!(
         cx,
-        cuFuncGetAttribute(&mut width, CUfunction_attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, function)
+        cuFuncGetAttribute(
+            &mut width,
+            CUfunction_attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
+            function
+        )
     )?;
     ensure_eq!(width, 2, "cluster width compiled in");
     let out = gpu.zeroed(16)?;
@@ -262,14 +255,21 @@ fn cluster_occupancy(cx: &Cx) -> Check {
     let function = gpu.function(gpu.module(kernels::HOPPER)?, c"cluster_rank")?;
     let shape = Shape::of(16, 32);
     let mut size = 0;
-    ok!(cx, cuOccupancyMaxPotentialClusterSize(&mut size, function, &config(shape, CUstream::NULL, &mut [])))?;
+    ok!(
+        cx,
+        cuOccupancyMaxPotentialClusterSize(&mut size, function, &config(shape, CUstream::NULL, &mut []))
+    )?;
     // Eight is what any device with clusters can do.
     ensure!(size >= 8, "largest cluster {size}");
     let mut clusters = 0;
     let mut attributes = [cluster(2)];
     ok!(
         cx,
-        cuOccupancyMaxActiveClusters(&mut clusters, function, &config(shape, CUstream::NULL, &mut attributes))
+        cuOccupancyMaxActiveClusters(
+            &mut clusters,
+            function,
+            &config(shape, CUstream::NULL, &mut attributes)
+        )
     )?;
     ensure!(clusters > 0, "{clusters} clusters of 2 fit on the device");
     Ok(())

@@ -5,7 +5,7 @@ use crate::gpu::{Args, Gpu, Shape};
 use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 
-crate::tests! { Driver, "launch_errors";
+crate::frame::registry::tests! { Driver, "launch_errors";
     zero_in_any_axis,
     axis_beyond_its_limit,
     too_many_threads,
@@ -232,7 +232,9 @@ fn error_shows_at_every_later_call(cx: &Cx) -> Check {
 fn lost_context_does_not_take_the_others(cx: &Cx) -> Check {
     if cx.devices()? < 2 {
         // On one device the driver may refuse every context of the process.
-        return Err(crate::frame::Stop::unsupported("needs 2 devices: contexts of one device may fall together"));
+        return Err(crate::frame::Stop::unsupported(
+            "needs 2 devices: contexts of one device may fall together",
+        ));
     }
     let second = Gpu::on(cx, 1)?;
     let stream = second.stream()?;

@@ -6,7 +6,7 @@ use crate::{code, ensure, ensure_eq, kernels, ok};
 use simtile_driver::sys::*;
 use std::ffi::c_void;
 
-crate::tests! { Driver, "launches";
+crate::frame::registry::tests! { Driver, "launches";
     returns_before_the_work_is_done,
     geometry_in_three_dimensions,
     largest_block,
@@ -126,10 +126,7 @@ fn arguments_are_taken_at_the_call(cx: &Cx) -> Check {
     let mut value = 5u32;
     let mut pointer = word;
     let mut pointers: [*mut c_void; 2] = [(&raw mut pointer).cast(), (&raw mut value).cast()];
-    ok!(
-        cx,
-        cuLaunchKernel(store, 1, 1, 1, 1, 1, 1, 0, stream, pointers.as_mut_ptr(), std::ptr::null_mut())
-    )?;
+    ok!(cx, cuLaunchKernel(store, 1, 1, 1, 1, 1, 1, 0, stream, pointers.as_mut_ptr(), std::ptr::null_mut()))?;
     // What happens to the variables afterwards is nobody's business.
     std::hint::black_box(&mut value);
     value = 6;
@@ -166,10 +163,7 @@ fn arguments_in_one_buffer(cx: &Cx) -> Check {
     let mut size = buffer.len();
     let mut extra =
         [key(BUFFER_POINTER), buffer.as_mut_ptr().cast(), key(BUFFER_SIZE), (&raw mut size).cast(), key(0)];
-    ok!(
-        cx,
-        cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, std::ptr::null_mut(), extra.as_mut_ptr())
-    )?;
+    ok!(cx, cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, std::ptr::null_mut(), extra.as_mut_ptr()))?;
     gpu.sync(stream)?;
     same("bytes written from a buffer of arguments", &gpu.read::<u8>(out, 32)?, &written())
 }
@@ -221,8 +215,7 @@ fn dynamic_shared_memory_needs_opt_in(cx: &Cx) -> Check {
     let stream = gpu.stream()?;
     let function = gpu.kernel(c"dynamic_shared")?;
     let out = gpu.zeroed(4)?;
-    let most =
-        gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+    let most = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
     let launch = |bytes: u32| {
         let args = Args::new().with(out).with(bytes);
         crate::cu!(
@@ -249,7 +242,11 @@ fn dynamic_shared_memory_needs_opt_in(cx: &Cx) -> Check {
     ensure_eq!(launch(most as u32), CUresult::CUDA_SUCCESS, "a launch with {most} bytes after the opt-in");
     gpu.sync(stream)?;
     ensure_eq!(gpu.word(out)?, most as u32, "the last word of the device's whole shared memory");
-    ensure_eq!(launch(most as u32 + 4), CUresult::CUDA_ERROR_INVALID_VALUE, "a launch with more than there is");
+    ensure_eq!(
+        launch(most as u32 + 4),
+        CUresult::CUDA_ERROR_INVALID_VALUE,
+        "a launch with more than there is"
+    );
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use crate::gpu::Gpu;
 use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 
-crate::tests! { Driver, "memory";
+crate::frame::registry::tests! { Driver, "memory";
     info,
     alloc_and_free,
     alloc_of_nothing,

@@ -5,7 +5,7 @@ use crate::gpu::Gpu;
 use crate::{code, ensure, ok};
 use simtile_driver::sys::*;
 
-crate::tests! { Driver, "memory_2d";
+crate::frame::registry::tests! { Driver, "memory_2d";
     pitched_allocation,
     pitched_allocation_checks_its_arguments,
     memset_leaves_the_padding,
@@ -190,8 +190,7 @@ fn unaligned_pitches(cx: &Cx) -> Check {
     };
     ok!(cx, cuMemcpy2DUnaligned(&copy))?;
     ok!(cx, cuCtxSynchronize())?;
-    let expected: Vec<u8> =
-        (0..90).map(|i| if i % 9 < 5 { values[i / 9 * 7 + i % 9] } else { 0 }).collect();
+    let expected: Vec<u8> = (0..90).map(|i| if i % 9 < 5 { values[i / 9 * 7 + i % 9] } else { 0 }).collect();
     same("rows of 5 bytes from pitch 7 to pitch 9", &gpu.read::<u8>(to, 90)?, &expected)
 }
 
@@ -238,8 +237,7 @@ fn pitch_smaller_than_width(cx: &Cx) -> Check {
 fn nothing_to_copy(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let (from, to) = (gpu.zeroed(PITCH)?, gpu.zeroed(PITCH)?);
-    let copy =
-        CUDA_MEMCPY2D { srcDevice: from, srcPitch: PITCH, dstDevice: to, dstPitch: PITCH, ..empty() };
+    let copy = CUDA_MEMCPY2D { srcDevice: from, srcPitch: PITCH, dstDevice: to, dstPitch: PITCH, ..empty() };
     ok!(cx, cuMemcpy2D(&copy))?;
     ok!(cx, cuMemcpy2D(&CUDA_MEMCPY2D { WidthInBytes: 4, ..copy }))?;
     ok!(cx, cuMemcpy2D(&CUDA_MEMCPY2D { Height: 1, ..copy }))

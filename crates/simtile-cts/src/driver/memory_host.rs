@@ -14,7 +14,7 @@ const CONCURRENT: Need = Need::Attribute(
     "concurrent access to managed memory",
 );
 
-crate::tests! { Driver, "memory_host";
+crate::frame::registry::tests! { Driver, "memory_host";
     pinned_alloc_and_free,
     pinned_flags,
     pinned_address_is_the_same_for_the_device,
@@ -91,11 +91,7 @@ fn pinned_free_of_a_stranger(cx: &Cx) -> Check {
     let mut stranger = 0u64;
     code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemFreeHost((&raw mut stranger).cast()))?;
     let device = gpu.alloc(4096)?;
-    code!(
-        cx,
-        [CUDA_ERROR_INVALID_VALUE],
-        cuMemFreeHost(std::ptr::without_provenance_mut(device as usize))
-    )
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemFreeHost(std::ptr::without_provenance_mut(device as usize)))
 }
 
 /// Pages of ordinary host memory, leaked: the driver may know them to the end of the process.
@@ -205,9 +201,5 @@ fn managed_advice(cx: &Cx) -> Check {
     advise(CUmem_advise::CU_MEM_ADVISE_SET_READ_MOSTLY)?;
     advise(CUmem_advise::CU_MEM_ADVISE_UNSET_READ_MOSTLY)?;
     advise(CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION)?;
-    code!(
-        cx,
-        [CUDA_ERROR_INVALID_VALUE],
-        cuMemAdvise(pointer, WORDS * 4, CUmem_advise(99), gpu.device)
-    )
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemAdvise(pointer, WORDS * 4, CUmem_advise(99), gpu.device))
 }

@@ -7,7 +7,7 @@ use simtile_driver::sys::CUfunction_attribute as Attr;
 use simtile_driver::sys::*;
 use std::ffi::CStr;
 
-crate::tests! { Driver, "functions";
+crate::frame::registry::tests! { Driver, "functions";
     attributes,
     attributes_of_restricted_kernels,
     unknown_attribute,
@@ -49,7 +49,10 @@ fn attributes(cx: &Cx) -> Check {
     let fixed = gpu.function(module, c"static_shared")?;
     ensure_eq!(get(fixed, Attr::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?, 1024, "static shared memory");
     let local = gpu.function(module, c"local_memory")?;
-    ensure!(get(local, Attr::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)? >= 4096, "local memory below what is declared");
+    ensure!(
+        get(local, Attr::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)? >= 4096,
+        "local memory below what is declared"
+    );
     ensure_eq!(
         get(empty, Attr::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)?,
         48 << 10,
@@ -80,8 +83,7 @@ fn unknown_attribute(cx: &Cx) -> Check {
 fn dynamic_shared_memory_limit(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let function = gpu.kernel(c"dynamic_shared")?;
-    let most =
-        gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+    let most = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
     let what = Attr::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     ok!(cx, cuFuncSetAttribute(function, what, most))?;
     ensure_eq!(attribute(&gpu, function, what)?, most, "limit set to the device's");
@@ -97,11 +99,7 @@ fn dynamic_shared_memory_limit(cx: &Cx) -> Check {
 fn read_only_attributes(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let empty = gpu.kernel(c"empty")?;
-    code!(
-        cx,
-        [CUDA_ERROR_INVALID_VALUE],
-        cuFuncSetAttribute(empty, Attr::CU_FUNC_ATTRIBUTE_NUM_REGS, 10)
-    )
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuFuncSetAttribute(empty, Attr::CU_FUNC_ATTRIBUTE_NUM_REGS, 10))
 }
 
 fn cache_config(cx: &Cx) -> Check {
@@ -213,8 +211,7 @@ fn active(gpu: &Gpu<'_>, function: CUfunction, threads: i32, shared: usize) -> C
 fn occupancy(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let empty = gpu.kernel(c"empty")?;
-    let threads =
-        gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
+    let threads = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
     let blocks = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)?;
     // An empty kernel is bounded by threads and blocks alone.
     for size in [32, 64, 256, 1024] {
@@ -253,8 +250,16 @@ fn occupancy_of_the_impossible(cx: &Cx) -> Check {
     )?;
     // Too large a block fits no time.
     ensure_eq!(active(&gpu, gpu.function(module, c"empty")?, 1 << 20, 0)?, 0, "blocks of 2^20 threads");
-    ensure_eq!(active(&gpu, gpu.function(module, c"empty")?, 32, 1 << 30)?, 0, "blocks with 1 GiB of shared memory");
-    ensure_eq!(active(&gpu, gpu.function(module, c"at_most_64")?, 128, 0)?, 0, "blocks above the kernel's limit");
+    ensure_eq!(
+        active(&gpu, gpu.function(module, c"empty")?, 32, 1 << 30)?,
+        0,
+        "blocks with 1 GiB of shared memory"
+    );
+    ensure_eq!(
+        active(&gpu, gpu.function(module, c"at_most_64")?, 128, 0)?,
+        0,
+        "blocks above the kernel's limit"
+    );
     Ok(())
 }
 
@@ -284,7 +289,14 @@ fn best_block_size(cx: &Cx) -> Check {
     ensure!(block <= 64, "block of {block} threads for a kernel of at most 64");
     ok!(
         cx,
-        cuOccupancyMaxPotentialBlockSize(&mut grid, &mut block, gpu.function(module, c"empty")?, None, 0, 128)
+        cuOccupancyMaxPotentialBlockSize(
+            &mut grid,
+            &mut block,
+            gpu.function(module, c"empty")?,
+            None,
+            0,
+            128
+        )
     )?;
     ensure!(block <= 128, "block of {block} threads with a limit of 128");
     Ok(())

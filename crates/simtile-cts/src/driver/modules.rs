@@ -6,7 +6,7 @@ use crate::{code, cu, ensure, ensure_eq, kernels, ok};
 use simtile_driver::sys::*;
 use std::ffi::{CStr, CString, c_void};
 
-crate::tests! { Driver, "modules";
+crate::frame::registry::tests! { Driver, "modules";
     load_and_unload,
     load_by_every_call,
     load_from_a_file,
@@ -55,10 +55,7 @@ fn load_by_every_call(cx: &Cx) -> Check {
     ok!(cx, cuModuleLoadData(&mut module, image))?;
     gpu.function(module, c"fill")?;
     let mut module = CUmodule::NULL;
-    ok!(
-        cx,
-        cuModuleLoadDataEx(&mut module, image, 0, std::ptr::null_mut(), std::ptr::null_mut())
-    )?;
+    ok!(cx, cuModuleLoadDataEx(&mut module, image, 0, std::ptr::null_mut(), std::ptr::null_mut()))?;
     gpu.function(module, c"fill")?;
     code!(cx, [CUDA_ERROR_INVALID_VALUE], cuModuleLoadData(std::ptr::null_mut(), image))?;
     code!(cx, [CUDA_ERROR_INVALID_VALUE], cuModuleLoadData(&mut module, std::ptr::null()))
@@ -66,7 +63,11 @@ fn load_by_every_call(cx: &Cx) -> Check {
 
 /// A file of this content that nobody else has.
 fn file(cx: &Cx, name: &str, content: &[u8]) -> Check<CString> {
-    let path = std::env::temp_dir().join(format!("simtile-cts-{}-{}-{name}", std::process::id(), cx.driver().state().address()));
+    let path = std::env::temp_dir().join(format!(
+        "simtile-cts-{}-{}-{name}",
+        std::process::id(),
+        cx.driver().state().address()
+    ));
     std::fs::write(&path, content).map_err(|error| Stop::fail(format!("{}: {error}", path.display())))?;
     CString::new(path.as_os_str().as_encoded_bytes()).map_err(Stop::fail)
 }
@@ -89,21 +90,13 @@ fn load_from_a_file(cx: &Cx) -> Check {
 fn load_from_no_file(cx: &Cx) -> Check {
     Gpu::new(cx)?;
     let mut module = CUmodule::NULL;
-    code!(
-        cx,
-        [CUDA_ERROR_FILE_NOT_FOUND],
-        cuModuleLoad(&mut module, c"/no/such/folder/module.ptx".as_ptr())
-    )
+    code!(cx, [CUDA_ERROR_FILE_NOT_FOUND], cuModuleLoad(&mut module, c"/no/such/folder/module.ptx".as_ptr()))
 }
 
 fn load_needs_a_context(cx: &Cx) -> Check {
     ok!(cx, cuInit(0))?;
     let mut module = CUmodule::NULL;
-    code!(
-        cx,
-        [CUDA_ERROR_INVALID_CONTEXT],
-        cuModuleLoadData(&mut module, kernels::BASIC.as_ptr().cast())
-    )
+    code!(cx, [CUDA_ERROR_INVALID_CONTEXT], cuModuleLoadData(&mut module, kernels::BASIC.as_ptr().cast()))
 }
 
 fn functions_by_name(cx: &Cx) -> Check {
@@ -113,17 +106,9 @@ fn functions_by_name(cx: &Cx) -> Check {
     ensure_eq!(gpu.function(module, c"fill")?, fill, "a function asked for twice");
     let mut function = CUfunction::NULL;
     for name in [c"no_such_kernel", c"fil", c"fill2", c""] {
-        code!(
-            cx,
-            [CUDA_ERROR_NOT_FOUND],
-            cuModuleGetFunction(&mut function, module, name.as_ptr())
-        )?;
+        code!(cx, [CUDA_ERROR_NOT_FOUND], cuModuleGetFunction(&mut function, module, name.as_ptr()))?;
     }
-    code!(
-        cx,
-        [CUDA_ERROR_INVALID_VALUE],
-        cuModuleGetFunction(&mut function, module, std::ptr::null())
-    )
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuModuleGetFunction(&mut function, module, std::ptr::null()))
 }
 
 fn functions_are_counted_and_listed(cx: &Cx) -> Check {
@@ -204,8 +189,9 @@ fn error_log_names_the_line(cx: &Cx) -> Check {
 
 fn unknown_instruction(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
-    let image =
-        format!("{HEAD}.visible .entry broken()\n{{\n\t.reg .u32 %r<3>;\n\tfrobnicate.u32 %r1, %r2;\n\tret;\n}}\n\0");
+    let image = format!(
+        "{HEAD}.visible .entry broken()\n{{\n\t.reg .u32 %r<3>;\n\tfrobnicate.u32 %r1, %r2;\n\tret;\n}}\n\0"
+    );
     let (code, log) = refused(&gpu, image.as_bytes())?;
     is_one_of(code, &[CUresult::CUDA_ERROR_INVALID_PTX], "an unknown instruction")?;
     ensure!(!log.is_empty(), "the error log is empty");
@@ -432,11 +418,7 @@ fn library_errors(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let library = library(&gpu, kernels::BASIC)?;
     let mut kernel = CUkernel::NULL;
-    code!(
-        cx,
-        [CUDA_ERROR_NOT_FOUND],
-        cuLibraryGetKernel(&mut kernel, library, c"no_such_kernel".as_ptr())
-    )?;
+    code!(cx, [CUDA_ERROR_NOT_FOUND], cuLibraryGetKernel(&mut kernel, library, c"no_such_kernel".as_ptr()))?;
     let image = format!("{HEAD}.visible .entry broken() {{ this is no instruction; }}\n\0");
     let mut broken = CUlibrary::NULL;
     // Libraries may be loaded lazily, so the error may come with the first kernel.
@@ -485,7 +467,12 @@ fn library_from_a_file(cx: &Cx) -> Check {
     let mut library = CUlibrary::NULL;
     let code = load(&mut library, &path);
     remove(&path);
-    crate::frame::succeeded(cx.driver(), simtile_driver::Entry::cuLibraryLoadFromFile, code, "a library file")?;
+    crate::frame::succeeded(
+        cx.driver(),
+        simtile_driver::Entry::cuLibraryLoadFromFile,
+        code,
+        "a library file",
+    )?;
     kernel(&gpu, library, c"fill")?;
     let code = load(&mut library, c"/no/such/folder/library.ptx");
     is_one_of(code, &[CUresult::CUDA_ERROR_FILE_NOT_FOUND], "a library file that is not there")

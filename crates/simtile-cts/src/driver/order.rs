@@ -5,7 +5,7 @@ use crate::gpu::{A_WHILE, Args, Gpu, Shape};
 use crate::{cu, ensure, ensure_eq, kernels, ok};
 use simtile_driver::sys::*;
 
-crate::tests! { Driver, "order";
+crate::frame::registry::tests! { Driver, "order";
     dependent_launch_without_wait_may_read_old_data needs [Need::Capability(9, 0)],
     dependent_launch_with_wait_never_does needs [Need::Capability(9, 0)],
     event_after_a_dependent_launch_covers_both needs [Need::Capability(9, 0)],

@@ -3,11 +3,10 @@
 use crate::frame::{Check, Cx, Need, Stop, same};
 use crate::gpu::{Args, Gpu, Shape};
 use crate::{code, ensure_eq, ok};
-use simtile_driver::sys::*;
 
 const TWO: Need = Need::Devices(2);
 
-crate::tests! { Driver, "peer";
+crate::frame::registry::tests! { Driver, "peer";
     enable_and_disable needs [TWO],
     enable_flags_and_self needs [TWO],
     kernel_reads_the_other_devices_memory needs [TWO],

@@ -8,7 +8,7 @@ use simtile_driver::sys::CUpointer_attribute as Attr;
 use simtile_driver::sys::*;
 use std::ffi::c_void;
 
-crate::tests! { Driver, "pointers";
+crate::frame::registry::tests! { Driver, "pointers";
     device_memory,
     inner_addresses,
     pinned_memory,
@@ -185,7 +185,11 @@ fn unknown_attribute(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let pointer = gpu.alloc(16)?;
     let mut value = [0u64; 8];
-    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuPointerGetAttribute(value.as_mut_ptr().cast(), Attr(9999), pointer))?;
+    code!(
+        cx,
+        [CUDA_ERROR_INVALID_VALUE],
+        cuPointerGetAttribute(value.as_mut_ptr().cast(), Attr(9999), pointer)
+    )?;
     code!(
         cx,
         [CUDA_ERROR_INVALID_VALUE],
@@ -197,10 +201,7 @@ fn sync_memops_can_be_set(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let pointer = gpu.alloc(4096)?;
     let on = 1u32;
-    ok!(
-        cx,
-        cuPointerSetAttribute((&raw const on).cast(), Attr::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pointer)
-    )?;
+    ok!(cx, cuPointerSetAttribute((&raw const on).cast(), Attr::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pointer))?;
     let value: u32 = get(cx, Attr::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pointer)?;
     ensure_eq!(value & 0xff, 1, "synchronous memory operations");
     code!(

@@ -9,7 +9,7 @@ use simtile_driver::sys::*;
 const POOLS: Need =
     Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, "memory pools");
 
-crate::tests! { Driver, "pools";
+crate::frame::registry::tests! { Driver, "pools";
     memory_is_ready_in_stream_order needs [POOLS],
     another_stream_follows_by_an_event needs [POOLS],
     freed_memory_stays_until_the_work_before_it_is_done needs [POOLS],
@@ -218,7 +218,11 @@ fn release_threshold(cx: &Cx) -> Check {
     let kept = attribute(&gpu, pool, Attr::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
     ensure!(kept >= 1 << 20, "{kept} bytes kept below the threshold");
     ok!(cx, cuMemPoolTrimTo(pool, 0))?;
-    ensure_eq!(attribute(&gpu, pool, Attr::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?, 0, "bytes kept after trimming");
+    ensure_eq!(
+        attribute(&gpu, pool, Attr::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+        0,
+        "bytes kept after trimming"
+    );
     Ok(())
 }
 
@@ -301,7 +305,11 @@ fn access_of_the_own_device(cx: &Cx) -> Check {
     let mut location = properties(gpu.device).location;
     let mut flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
     ok!(cx, cuMemPoolGetAccess(&mut flags, pool, &mut location))?;
-    ensure_eq!(flags, CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "access of the pool's own device");
+    ensure_eq!(
+        flags,
+        CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        "access of the pool's own device"
+    );
     let same = CUmemAccessDesc { location, flags };
     ok!(cx, cuMemPoolSetAccess(pool, &same, 1))?;
     // The owner's access cannot be taken away.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-crate::tests! { Driver, "queue";
+crate::frame::registry::tests! { Driver, "queue";
     launches_block_at_the_limit,
     memsets_count,
     records_waits_and_host_functions_do_not_count,

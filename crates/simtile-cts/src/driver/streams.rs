@@ -5,7 +5,7 @@ use crate::gpu::{Args, Gpu, Shape};
 use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 
-crate::tests! { Driver, "streams";
+crate::frame::registry::tests! { Driver, "streams";
     flags_are_kept,
     invalid_flags,
     priority_is_kept_and_clamped,

@@ -6,10 +6,12 @@ use crate::{code, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 
 /// No device that CUDA 12 supports lacks them, so the attribute of the newer interface tells.
-const WIDE: Need =
-    Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, "64-bit wait-values");
+const WIDE: Need = Need::Attribute(
+    CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+    "64-bit wait-values",
+);
 
-crate::tests! { Driver, "values";
+crate::frame::registry::tests! { Driver, "values";
     write,
     write_follows_the_stream,
     write_without_its_barrier,

@@ -10,7 +10,7 @@ const VMM: Need = Need::Attribute(
     "virtual memory management",
 );
 
-crate::tests! { Driver, "vmm";
+crate::frame::registry::tests! { Driver, "vmm";
     granularity needs [VMM],
     map_and_use needs [VMM],
     two_mappings_are_one_memory needs [VMM],
@@ -68,7 +68,11 @@ impl<'a> Vmm<'a> {
     fn reserve(&self, pages: usize) -> Check<CUdeviceptr> {
         let mut pointer = 0;
         ok!(self.gpu, cuMemAddressReserve(&mut pointer, pages * self.page, 0, 0, 0))?;
-        ensure!(pointer as usize % self.page == 0, "reserved {pointer:#x}, granularity {}", self.page);
+        ensure!(
+            (pointer as usize).is_multiple_of(self.page),
+            "reserved {pointer:#x}, granularity {}",
+            self.page
+        );
         Ok(pointer)
     }
 

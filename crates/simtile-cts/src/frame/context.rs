@@ -59,7 +59,8 @@ impl Cx {
     /// [`Stop`] if the driver refuses.
     pub fn attribute(&self, device: CUdevice, attribute: CUdevice_attribute) -> Check<i32> {
         let mut value = 0;
-        ok!(self, cuDeviceGetAttribute(&mut value, attribute, device)).map_err(|stop| stop.within(format!("{attribute:?}")))?;
+        ok!(self, cuDeviceGetAttribute(&mut value, attribute, device))
+            .map_err(|stop| stop.within(format!("{attribute:?}")))?;
         Ok(value)
     }
 
@@ -84,7 +85,9 @@ impl Cx {
                 Need::Devices(wanted) => {
                     let there = self.devices()?;
                     if there < wanted {
-                        return Err(Stop::unsupported(format!("needs {wanted} devices, the driver has {there}")));
+                        return Err(Stop::unsupported(format!(
+                            "needs {wanted} devices, the driver has {there}"
+                        )));
                     }
                 }
                 Need::Capability(major, minor) => {

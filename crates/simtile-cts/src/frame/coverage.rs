@@ -33,7 +33,8 @@ pub struct Coverage {
 /// # Errors
 /// The committed file is broken.
 pub fn measure(reports: &[Report]) -> Result<Coverage, String> {
-    let open: Open = serde_json::from_str(COMMITTED).map_err(|error| format!("coverage.json is broken: {error}"))?;
+    let open: Open =
+        serde_json::from_str(COMMITTED).map_err(|error| format!("coverage.json is broken: {error}"))?;
     let ran = |report: &&Report| report.outcome != "unsupported";
     let mut errors = Vec::new();
     let mut text = String::from("driver entries (driver-layer tests that call them):\n");
@@ -67,7 +68,9 @@ fn line(
     open: &BTreeMap<String, String>,
 ) {
     let reason = open.get(name).or_else(|| {
-        open.iter().find(|(pattern, _)| pattern.strip_suffix('*').is_some_and(|stem| name.starts_with(stem))).map(|(_, reason)| reason)
+        open.iter()
+            .find(|(pattern, _)| pattern.strip_suffix('*').is_some_and(|stem| name.starts_with(stem)))
+            .map(|(_, reason)| reason)
     });
     // Writing to a string cannot fail.
     let _ = match (tests, reason) {

@@ -3,8 +3,8 @@
 mod context;
 pub mod coverage;
 pub mod expected;
-mod outcome;
-mod registry;
+pub(crate) mod outcome;
+pub(crate) mod registry;
 pub mod report;
 pub mod run;
 mod target;

@@ -87,7 +87,9 @@ pub fn returned(driver: Driver, entry: Entry, code: CUresult, expected: &[CUresu
 fn stopped(driver: Driver, entry: Entry, code: CUresult, expected: &str, at: &str) -> Stop {
     match driver.check(entry, code) {
         Err(error) if error.is_missing_entry() => Stop::Unsupported(error.to_string()),
-        _ => Stop::Fail(format!("{at}: {} returned {code:?} ({}), expected {expected}", entry.name(), code.0)),
+        _ => {
+            Stop::Fail(format!("{at}: {} returned {code:?} ({}), expected {expected}", entry.name(), code.0))
+        }
     }
 }
 
@@ -125,7 +127,6 @@ pub fn same<T: PartialEq + Debug>(what: &str, actual: &[T], expected: &[T]) -> C
 ///
 /// A test that passes a wrong handle or number does so on purpose, and only where CUDA defines the answer;
 /// pointers given to the driver are valid for the call in every use of this macro.
-#[macro_export]
 macro_rules! cu {
     ($cx:expr, $entry:ident($($arg:expr),* $(,)?)) => {{
         let driver: simtile_driver::Driver = $cx.driver();
@@ -136,7 +137,6 @@ macro_rules! cu {
 }
 
 /// Calls a driver entry that has to succeed: `ok!(cx, cuInit(0))?`.
-#[macro_export]
 macro_rules! ok {
     ($cx:expr, $entry:ident($($arg:expr),* $(,)?)) => {
         $crate::frame::succeeded(
@@ -150,7 +150,6 @@ macro_rules! ok {
 
 /// Calls a driver entry that has to return one of some codes, named without their prefix:
 /// `code!(cx, [INVALID_VALUE], cuInit(1))?`.
-#[macro_export]
 macro_rules! code {
     ($cx:expr, [$($code:ident),+ $(,)?], $entry:ident($($arg:expr),* $(,)?)) => {
         $crate::frame::returned(
@@ -164,19 +163,18 @@ macro_rules! code {
 }
 
 /// Ends the test with a failure unless the condition holds.
-#[macro_export]
 macro_rules! ensure {
-    ($condition:expr, $($message:tt)+) => {
-        if !$condition {
+    ($condition:expr, $($message:tt)+) => {{
+        let holds: bool = $condition;
+        if !holds {
             return Err($crate::frame::Stop::Fail(format!(
                 "{}:{}: {}", file!(), line!(), format_args!($($message)+)
             )));
         }
-    };
+    }};
 }
 
 /// Ends the test with a failure unless both are equal: actual, expected, what it is.
-#[macro_export]
 macro_rules! ensure_eq {
     ($actual:expr, $expected:expr, $($what:tt)+) => {{
         let (actual, expected) = (&$actual, &$expected);
@@ -187,3 +185,5 @@ macro_rules! ensure_eq {
         }
     }};
 }
+
+pub(crate) use {code, cu, ensure, ensure_eq, ok};

@@ -24,9 +24,9 @@ impl Layer {
 
 /// The promises of the design, each a test.
 pub const PROMISES: &[&str] = &[
-    "H1", "H2", "H3", "H4", "H5", "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "A1", "A2", "A3", "A4", "A5",
-    "A6", "A7", "O1", "O2", "O3", "O4", "O5", "O6", "L1", "L2", "L3", "L4", "L5", "L6", "G1", "G2", "G3", "G4",
-    "F1", "F2", "F3",
+    "H1", "H2", "H3", "H4", "H5", "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "A1", "A2", "A3", "A4",
+    "A5", "A6", "A7", "O1", "O2", "O3", "O4", "O5", "O6", "L1", "L2", "L3", "L4", "L5", "L6", "G1", "G2",
+    "G3", "G4", "F1", "F2", "F3",
 ];
 
 /// What a test needs of the driver; where it is missing the outcome is `unsupported`.
@@ -62,7 +62,6 @@ pub struct Test {
 
 /// Declares the tests of a family as `pub const TESTS`: for each its function, optionally its promises, its
 /// needs and its number of seeds.
-#[macro_export]
 macro_rules! tests {
     (@promises) => { &[] };
     (@promises [$($promise:literal),*]) => { &[$($promise),*] };
@@ -78,11 +77,13 @@ macro_rules! tests {
                 name: concat!($family, "::", stringify!($name)),
                 layer: $crate::frame::Layer::$layer,
                 family: $family,
-                promises: $crate::tests!(@promises $([$($promise),*])?),
-                needs: $crate::tests!(@needs $([$($need),*])?),
-                seeds: $crate::tests!(@seeds $($seeds)?),
+                promises: $crate::frame::registry::tests!(@promises $([$($promise),*])?),
+                needs: $crate::frame::registry::tests!(@needs $([$($need),*])?),
+                seeds: $crate::frame::registry::tests!(@seeds $($seeds)?),
                 run: $name,
             },
         )*];
     };
 }
+
+pub(crate) use tests;

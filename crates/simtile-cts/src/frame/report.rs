@@ -50,7 +50,9 @@ impl Report {
     /// One line of text. Passing tests get one only if asked for.
     pub fn line(&self, passes_too: bool) -> Option<String> {
         match self.outcome.as_str() {
-            "pass" if passes_too => Some(format!("pass  {} ({}, {:.1} ms)", self.test, self.layer, self.millis)),
+            "pass" if passes_too => {
+                Some(format!("pass  {} ({}, {:.1} ms)", self.test, self.layer, self.millis))
+            }
             "pass" => None,
             "unsupported" => Some(format!("skip  {} ({}): {}", self.test, self.layer, self.reason)),
             _ => Some(format!("FAIL  {} ({}): {}", self.test, self.layer, self.reason)),

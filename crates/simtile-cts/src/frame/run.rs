@@ -55,12 +55,10 @@ pub fn execute(test: &Test, target: &Target) -> Report {
     let mut called = vec![false; Entry::COUNT];
     let mut outcome = Outcome::Pass;
     for seed in 0..test.seeds.max(1) {
-        outcome = Outcome::from(
-            one_seed(test, target, seed, &mut called).map_err(|stop| match test.seeds {
-                0 | 1 => stop,
-                _ => stop.within(format!("seed {seed}")),
-            }),
-        );
+        outcome = Outcome::from(one_seed(test, target, seed, &mut called).map_err(|stop| match test.seeds {
+            0 | 1 => stop,
+            _ => stop.within(format!("seed {seed}")),
+        }));
         if outcome != Outcome::Pass {
             break;
         }
@@ -75,8 +73,9 @@ fn one_seed(test: &Test, target: &Target, seed: u64, called: &mut [bool]) -> Che
         Need::Devices(count) => *count,
         _ => 1,
     });
-    let (driver, simulator) =
-        target.open(devices.max().unwrap_or(1), seed).map_err(|error| Stop::fail(format!("no driver: {error}")))?;
+    let (driver, simulator) = target
+        .open(devices.max().unwrap_or(1), seed)
+        .map_err(|error| Stop::fail(format!("no driver: {error}")))?;
     let counted = Counted::new(driver);
     let cx = Cx::new(counted.driver(), simulator, seed);
     cx.require(test.needs)?;

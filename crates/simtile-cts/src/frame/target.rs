@@ -1,6 +1,7 @@
 //! Which driver the tests run on.
 
-use simtile_driver::{Driver, LoadError};
+use simtile_driver::Driver;
+use simtile_driver::cuda::LoadError;
 use simtile_sim::{Mode, Simulator};
 use std::path::PathBuf;
 
@@ -54,7 +55,13 @@ impl Target {
             Self::Cuda => return Ok((Driver::cuda()?, None)),
             Self::Path(path) => return Ok((Driver::open(path)?, None)),
         };
-        let simulator = Simulator::builder().devices(devices.max(1)).mode(mode).seed(seed).build();
+        let simulator = Simulator::builder()
+            .devices(devices.max(1))
+            .mode(mode)
+            .seed(seed)
+            .capture_printf()
+            .quiet()
+            .build();
         Ok((simulator.driver(), Some(simulator)))
     }
 }
