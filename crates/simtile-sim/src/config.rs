@@ -23,13 +23,15 @@ pub enum Mode {
 pub struct Checks {
     /// Reports reads of bytes that nothing wrote.
     pub uninitialised: bool,
+    /// Reports conflicting accesses that the program did not order.
+    pub races: bool,
 }
 
 impl Checks {
     /// Every check.
-    pub const ALL: Self = Self { uninitialised: true };
+    pub const ALL: Self = Self { uninitialised: true, races: true };
     /// None but bounds and lifetime.
-    pub const NONE: Self = Self { uninitialised: false };
+    pub const NONE: Self = Self { uninitialised: false, races: false };
 }
 
 impl Default for Checks {
@@ -137,9 +139,11 @@ impl SimConfig {
             "seed" => self.seed = value.parse().map_err(|_| "a number from 0 to 2^64-1")?,
             "check" => {
                 self.checks = match value {
-                    "all" | "uninit" => Checks::ALL,
+                    "all" => Checks::ALL,
                     "none" => Checks::NONE,
-                    _ => return Err("all, none, uninit"),
+                    "uninit" => Checks { uninitialised: true, races: false },
+                    "race" => Checks { uninitialised: false, races: true },
+                    _ => return Err("all, none, uninit, race"),
                 }
             }
             "profile" => self.profile = Profile::by_name(value).ok_or(Profile::NAMES)?,

@@ -2,6 +2,7 @@
 
 use crate::config::{Mode, SimConfig};
 use crate::control::Control;
+use crate::engine::order::Order;
 use crate::engine::state::{ContextState, Primary, State};
 use crate::engine::{self};
 use crate::handles::{BadHandle, Handles, Kind};
@@ -70,6 +71,7 @@ impl Core {
         let state = State {
             next_uid: 1,
             next_seq: 1,
+            order: Order::default(),
             primaries: (0..config.devices).map(|_| Primary::default()).collect(),
             context_handles: Handles::new(Kind::Context, id),
             contexts: BTreeMap::new(),

@@ -17,6 +17,10 @@ pub enum ReportKind {
     FalseAssume,
     /// Threads of a block wait at different barriers.
     BarrierDivergence,
+    /// Two pieces of work touch the same bytes and nothing orders them.
+    Race,
+    /// A kernel touched bytes that its launch did not declare.
+    Undeclared,
     /// An image was refused.
     Image,
     /// The simulator itself failed: a defect to be reported.
@@ -77,6 +81,10 @@ impl Report {
             report.labels.extend(memory.near.iter().filter_map(|near| near.label.clone()));
         }
         report
+    }
+
+    pub(crate) fn race(race: &crate::check::Race) -> Self {
+        Self::new(ReportKind::Race, race.to_string())
     }
 
     pub(crate) fn finding(finding: Finding) -> Self {

@@ -11,18 +11,34 @@ const CHUNK_WORDS: usize = (CHUNK_BYTES / 64) as usize;
 ///
 /// Setting is lock-free and may race; the bits are read after everybody who sets has finished.
 pub struct Bitmap {
+    /// Offsets that are in the set where there is no chunk: a range costs no memory until it is cut.
+    implied: std::ops::Range<u64>,
     chunks: Box<[OnceLock<Box<[AtomicU64; CHUNK_WORDS]>>]>,
 }
 
 impl Bitmap {
     /// An empty set over `bytes` offsets.
     pub fn new(bytes: u64) -> Self {
+        Self::range(bytes, 0, 0)
+    }
+
+    /// One range of a set over `bytes` offsets.
+    pub fn range(bytes: u64, offset: u64, len: u64) -> Self {
         let chunks = (0..bytes.div_ceil(CHUNK_BYTES)).map(|_| OnceLock::new()).collect();
-        Self { chunks }
+        Self { implied: offset..offset + len, chunks }
+    }
+
+    /// Bits of a word that has no chunk.
+    fn implied_word(&self, offset: u64) -> u64 {
+        let (low, high) = (self.implied.start.max(offset), self.implied.end.min(offset + 64));
+        if low < high { mask(low - offset, high - low) } else { 0 }
     }
 
     fn chunk(&self, index: u64) -> &[AtomicU64; CHUNK_WORDS] {
-        self.chunks[index as usize].get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK_WORDS]))
+        self.chunks[index as usize].get_or_init(|| {
+            let first = index * CHUNK_BYTES;
+            Box::new(std::array::from_fn(|i| AtomicU64::new(self.implied_word(first + i as u64 * 64))))
+        })
     }
 
     /// Adds the range. It must lie inside the set's offsets.
@@ -51,11 +67,20 @@ impl Bitmap {
 
     /// The words that are not zero: (offset of the first byte of the word, bits).
     pub fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.chunks.iter().enumerate().filter_map(|(i, chunk)| Some((i, chunk.get()?))).flat_map(
-            |(index, chunk)| {
-                chunk.iter().enumerate().filter_map(move |(i, word)| {
-                    let bits = word.load(Ordering::Relaxed);
-                    (bits != 0).then_some((index as u64 * CHUNK_BYTES + i as u64 * 64, bits))
+        let touches = |index: u64| {
+            let first = index * CHUNK_BYTES;
+            self.implied.start < first + CHUNK_BYTES && self.implied.end > first
+        };
+        let chunks = self.chunks.iter().enumerate().map(|(i, chunk)| (i as u64, chunk.get()));
+        chunks.filter(move |(index, chunk)| chunk.is_some() || touches(*index)).flat_map(
+            move |(index, chunk)| {
+                (0..CHUNK_WORDS).filter_map(move |i| {
+                    let offset = index * CHUNK_BYTES + i as u64 * 64;
+                    let bits = match chunk {
+                        Some(chunk) => chunk[i].load(Ordering::Relaxed),
+                        None => self.implied_word(offset),
+                    };
+                    (bits != 0).then_some((offset, bits))
                 })
             },
         )
@@ -63,20 +88,15 @@ impl Bitmap {
 
     /// The bits of the word that starts at `offset` (a multiple of 64).
     pub fn word(&self, offset: u64) -> u64 {
-        let chunk = self.chunks.get((offset / CHUNK_BYTES) as usize).and_then(OnceLock::get);
-        chunk.map_or(0, |chunk| chunk[(offset % CHUNK_BYTES / 64) as usize].load(Ordering::Relaxed))
+        match self.chunks.get((offset / CHUNK_BYTES) as usize).and_then(OnceLock::get) {
+            Some(chunk) => chunk[(offset % CHUNK_BYTES / 64) as usize].load(Ordering::Relaxed),
+            None => self.implied_word(offset),
+        }
     }
 
     /// Adds bits of the word that starts at `offset` (a multiple of 64).
     pub fn set_word(&self, offset: u64, bits: u64) {
         set_bits(&self.chunk(offset / CHUNK_BYTES)[(offset % CHUNK_BYTES / 64) as usize], bits);
-    }
-
-    /// Removes bits from the word that starts at `offset`.
-    pub fn clear_word(&self, offset: u64, bits: u64) {
-        if let Some(chunk) = self.chunks.get((offset / CHUNK_BYTES) as usize).and_then(OnceLock::get) {
-            chunk[(offset % CHUNK_BYTES / 64) as usize].fetch_and(!bits, Ordering::Relaxed);
-        }
     }
 
     /// Whether nothing is in the set.
@@ -137,16 +157,24 @@ mod tests {
     }
 
     #[test]
-    fn finds_and_clears_what_two_sets_share() {
+    fn finds_what_two_sets_share() {
         let (a, b) = (Bitmap::new(4096), Bitmap::new(4096));
         a.set(100, 50);
+        assert_eq!(a.first_common(&b), None);
         b.set(140, 100);
         assert_eq!(a.first_common(&b), Some(140));
-        for (offset, bits) in b.words() {
-            a.clear_word(offset, bits);
-        }
-        assert_eq!(a.first_common(&b), None);
-        assert_eq!(members(&a), (100..140).collect::<Vec<_>>());
         assert!(!a.is_empty() && Bitmap::new(64).is_empty());
+    }
+
+    #[test]
+    fn a_range_takes_no_memory_until_it_is_cut() {
+        let range = Bitmap::range(1 << 20, 1000, 60_000);
+        assert_eq!(members(&range), (1000..61_000).collect::<Vec<_>>());
+        assert_eq!(range.memory(), 0);
+        range.set(500, 4);
+        let expected: Vec<u64> = (500..504).chain(1000..61_000).collect();
+        assert_eq!(members(&range), expected);
+        assert_eq!(range.memory(), 2048);
+        assert!(Bitmap::range(100, 50, 0).is_empty());
     }
 }

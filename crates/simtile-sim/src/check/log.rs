@@ -1,7 +1,7 @@
 //! What one submission touched.
 
 use super::Bitmap;
-use crate::memory::Backing;
+use crate::memory::{Allocation, Backing};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,15 +21,23 @@ pub enum Touch {
 /// the same memory meet here.
 pub struct TouchMap {
     backing: Arc<Backing>,
+    allocation: Arc<Allocation>,
     reads: Bitmap,
     writes: Bitmap,
     atomics: Bitmap,
 }
 
 impl TouchMap {
-    fn new(backing: Arc<Backing>) -> Self {
+    fn new(backing: Arc<Backing>, allocation: Arc<Allocation>) -> Self {
         let set = || Bitmap::new(backing.len());
-        Self { reads: set(), writes: set(), atomics: set(), backing }
+        Self { reads: set(), writes: set(), atomics: set(), backing, allocation }
+    }
+
+    /// The whole allocation, as written: what its beginning and its end do to it.
+    pub fn whole(allocation: Arc<Allocation>) -> Self {
+        let (backing, offset) = allocation.backing();
+        let writes = Bitmap::range(backing.len(), offset, allocation.bytes);
+        Self { writes, ..Self::new(backing.clone(), allocation.clone()) }
     }
 
     /// Notes an access.
@@ -45,6 +53,11 @@ impl TouchMap {
     /// The memory.
     pub fn backing(&self) -> &Arc<Backing> {
         &self.backing
+    }
+
+    /// The mapping through which the memory was touched first.
+    pub fn allocation(&self) -> &Arc<Allocation> {
+        &self.allocation
     }
 
     /// The bytes touched in one way.
@@ -69,10 +82,10 @@ impl AccessLog {
         Self::default()
     }
 
-    /// The map of one backing. Callers keep it as long as they stay on that backing.
-    pub fn map(&self, backing: &Arc<Backing>) -> Arc<TouchMap> {
-        let key = Arc::as_ptr(backing).addr();
-        self.maps.lock().entry(key).or_insert_with(|| Arc::new(TouchMap::new(backing.clone()))).clone()
+    /// The map of memory that is reached through a mapping. Callers keep it as long as they stay there.
+    pub fn map(&self, backing: &Arc<Backing>, allocation: &Arc<Allocation>) -> Arc<TouchMap> {
+        let new = || Arc::new(TouchMap::new(backing.clone(), allocation.clone()));
+        self.maps.lock().entry(Arc::as_ptr(backing).addr()).or_insert_with(new).clone()
     }
 
     /// The maps, once the submission has ended.

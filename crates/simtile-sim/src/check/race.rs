@@ -18,7 +18,7 @@
 
 use super::clock::{Epoch, VectorClock};
 use super::{Bitmap, Touch, TouchMap};
-use crate::memory::Backing;
+use crate::memory::{Allocation, Backing};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -51,8 +51,10 @@ pub struct Race {
     pub second: Who,
     /// How it touched the byte.
     pub second_touch: Touch,
-    /// Offset of the first such byte in its backing.
+    /// Offset of the first such byte in the buffer.
     pub offset: u64,
+    /// Label of the buffer, or its size and address.
+    pub buffer: String,
 }
 
 impl fmt::Display for Race {
@@ -64,10 +66,11 @@ impl fmt::Display for Race {
         };
         write!(
             f,
-            "race: {} {} byte {} that {} {}, and nothing orders them",
+            "race: {} {} byte {} of {} that {} {}, and nothing orders them",
             self.second,
             verb(self.second_touch),
             self.offset,
+            self.buffer,
             self.first,
             verb(self.first_touch)
         )
@@ -98,6 +101,14 @@ impl Layer {
 
     fn is_empty(&self) -> bool {
         self.bytes.set(self.touch).words().all(|(offset, _)| self.word(offset) == 0)
+    }
+}
+
+/// A buffer in words.
+fn name(allocation: &Allocation) -> String {
+    match allocation.label() {
+        Some(label) => format!("'{label}'"),
+        None => format!("the buffer of {} bytes at {:#x}", allocation.bytes, allocation.base),
     }
 }
 
@@ -155,7 +166,9 @@ impl RaceChecker {
                     {
                         let (first, second) = (layer.who.clone(), who.clone());
                         let (first_touch, second_touch) = (layer.touch, touch);
-                        races.push(Race { first, first_touch, second, second_touch, offset });
+                        let (_, base) = map.allocation().backing();
+                        let (offset, buffer) = (offset.saturating_sub(base), name(map.allocation()));
+                        races.push(Race { first, first_touch, second, second_touch, offset, buffer });
                     }
                 }
             }
@@ -179,25 +192,31 @@ impl RaceChecker {
 mod tests {
     use super::super::{AccessLog, Axis};
     use super::*;
+    use crate::memory::{AddressSpace, MemoryKind};
 
     /// A little program over two streams and one buffer.
     struct Program {
         checker: RaceChecker,
-        backing: Arc<Backing>,
+        buffer: Arc<Allocation>,
         streams: Vec<VectorClock>,
         next: u64,
     }
 
     impl Program {
         fn new() -> Self {
-            let backing = Arc::new(Backing::new(4096).unwrap());
-            Self { checker: RaceChecker::new(), backing, streams: vec![VectorClock::new(); 3], next: 0 }
+            let buffer = AddressSpace::new().allocate(MemoryKind::Device, 0, 4096).unwrap();
+            buffer.set_label("x");
+            Self { checker: RaceChecker::new(), buffer, streams: vec![VectorClock::new(); 3], next: 0 }
         }
 
         fn run(&mut self, stream: usize, accesses: &[(Touch, std::ops::Range<u64>)]) -> Vec<Race> {
             let log = AccessLog::new();
             for (touch, range) in accesses {
-                log.map(&self.backing).note(range.start, range.end - range.start, *touch);
+                log.map(self.buffer.backing().0, &self.buffer).note(
+                    range.start,
+                    range.end - range.start,
+                    *touch,
+                );
             }
             self.next += 1;
             let epoch = self.streams[stream].tick(Axis(stream as u32));
@@ -221,8 +240,8 @@ mod tests {
         assert_eq!(races[0].offset, 96);
         assert_eq!(
             races[0].to_string(),
-            "race: kernel k (#2) on stream 1 writes byte 96 that kernel k (#1) on stream 0 writes, and nothing \
-             orders them"
+            "race: kernel k (#2) on stream 1 writes byte 96 of 'x' that kernel k (#1) on stream 0 writes, and \
+             nothing orders them"
         );
         p.wait(2, 0);
         p.wait(2, 1);

@@ -1,5 +1,6 @@
 //! A kernel launch, resolved and checked, and how it runs.
 
+use crate::check::AccessLog;
 use crate::core::Core;
 use crate::exec::{DeviceTraits, ExecContext, FaultReason, KernelFault, LaunchSpec, Program};
 use crate::memory::{DeviceView, FaultKind, MemoryKind};
@@ -29,6 +30,19 @@ pub(crate) struct Launch {
     pub(crate) params: Vec<u8>,
 }
 
+/// Where and for whom a launch runs.
+pub(crate) struct Place<'a> {
+    pub(crate) device: i32,
+    pub(crate) context: u64,
+    /// Submission number.
+    pub(crate) id: u64,
+    /// The stream's name in reports.
+    pub(crate) stream: &'a str,
+    pub(crate) cancel: &'a AtomicBool,
+    /// Where accesses are noted, if the checker wants them.
+    pub(crate) log: Option<&'a AccessLog>,
+}
+
 /// Bytes of the workspace of cooperative grids.
 const GRID_WORKSPACE: u64 = 64 << 10;
 
@@ -38,15 +52,8 @@ impl Launch {
     }
 
     /// Runs the kernel to its end.
-    pub(crate) fn run(
-        &self,
-        core: &Core,
-        device: i32,
-        context: u64,
-        launch_id: u64,
-        stream: &str,
-        cancel: &AtomicBool,
-    ) -> Result<(), KernelFault> {
+    pub(crate) fn run(&self, core: &Core, place: &Place<'_>) -> Result<(), KernelFault> {
+        let &Place { device, context, id: launch_id, stream, cancel, log } = place;
         let spec = LaunchSpec {
             grid: self.grid,
             block: self.block,
@@ -74,7 +81,7 @@ impl Launch {
             self.kernel,
             &spec,
             &ExecContext {
-                memory: DeviceView::new(&core.space, device),
+                memory: DeviceView { log, ..DeviceView::new(&core.space, device) },
                 globals: &self.loaded.globals,
                 grid_workspace: workspace.as_ref().map_or(0, |allocation| allocation.base),
                 step_limit: core.config.step_limit,

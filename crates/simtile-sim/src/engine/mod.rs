@@ -6,6 +6,7 @@
 //! `Core::work` whenever workers may.
 
 pub(crate) mod launch;
+pub(crate) mod order;
 pub(crate) mod policy;
 mod run;
 pub(crate) mod state;

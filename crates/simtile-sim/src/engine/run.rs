@@ -1,9 +1,11 @@
 //! What may start, and the threads that run it.
 
-use super::launch::fault_code;
+use super::launch::{Place, fault_code};
+use super::order::Stamp;
 use super::policy::{Candidate, Choice, Running};
 use super::state::{State, StreamState};
 use super::work::Work;
+use crate::check::{AccessLog, Who};
 use crate::config::Mode;
 use crate::core::Core;
 use crate::explore::{self, WORKER_NAME};
@@ -42,6 +44,7 @@ struct Job {
     seq: u64,
     work: Work,
     label: String,
+    stamp: Stamp,
     cancel: Arc<simtile_sync::atomic::AtomicBool>,
 }
 
@@ -144,7 +147,19 @@ impl Core {
         let Some(stream) = state.streams.get(&uid) else { return };
         let Some(item) = stream.items.front() else { return };
         let device = state.contexts.get(&stream.context).map_or(0, |context| context.device);
-        let result = match &item.work {
+        let (work, record) = (item.work.clone(), item.record.clone());
+        self.start(state, uid);
+        match &work {
+            Work::Wait(_) => {
+                if let Some(known) = record.as_ref().and_then(|record| record.known()) {
+                    state.order.stream_learns(uid, known);
+                }
+            }
+            Work::WaitValue(wait) => state.order.value_seen(wait.address, uid),
+            Work::WriteValue { address, .. } => state.order.value_written(*address, uid),
+            _ => {}
+        }
+        let result = match &work {
             Work::WaitValue(wait) => self.peek(device, wait.address, wait.wide).map(drop),
             Work::WriteValue { address, value, wide } => self.poke(device, *address, *value, *wide),
             Work::Memory(work) => work.run(self, &DeviceView::new(&self.space, device)),
@@ -152,13 +167,32 @@ impl Core {
         };
         let outcome = match result {
             Ok(()) => Outcome::Done,
-            Err(fault) => memory_outcome(&fault, stream_name(stream, uid)),
+            Err(fault) => memory_outcome(&fault, state.stream_name(uid)),
         };
         self.retire(state, uid, outcome);
     }
 
+    /// The first item of a stream starts: who it is in the order of things.
+    fn start(&self, state: &mut State, uid: u64) -> Stamp {
+        let State { streams, contexts, order, .. } = state;
+        let stream = streams.get(&uid);
+        let context = stream.and_then(|stream| contexts.get(&stream.context));
+        // The legacy default stream and the blocking streams of its context follow each other.
+        let others: Vec<u64> = match (stream, context) {
+            (Some(stream), Some(context)) if stream.legacy => {
+                let blocking = |uid: &u64| streams.get(uid).is_some_and(StreamState::is_blocking);
+                context.streams.iter().copied().filter(blocking).collect()
+            }
+            (Some(stream), Some(context)) if stream.is_blocking() => vec![context.legacy],
+            _ => Vec::new(),
+        };
+        let host = stream.and_then(|stream| stream.items.front()).map(|item| item.host.clone());
+        order.start(uid, &host.unwrap_or_default(), &others)
+    }
+
     /// Takes the first item of a stream off, which has ended.
     fn retire(&self, state: &mut State, uid: u64, outcome: Outcome) {
+        let known = state.order.of_stream(uid);
         let Some(stream) = state.streams.get_mut(&uid) else { return };
         stream.running = false;
         let context = stream.context;
@@ -170,7 +204,7 @@ impl Core {
                 }
             }
             if let (Work::Record(_), Some(record)) = (&item.work, &item.record) {
-                record.complete(time::now());
+                record.complete(time::now(), known);
             }
         }
         self.forget_if_empty(state, uid);
@@ -187,6 +221,7 @@ impl Core {
             if stream.destroyed {
                 let context = stream.context;
                 state.streams.remove(&uid);
+                state.order.stream_gone(uid, context);
                 if let Some(context) = state.contexts.get_mut(&context) {
                     context.streams.remove(&uid);
                 }
@@ -273,8 +308,12 @@ impl Core {
                         self.spawn_worker(&mut state);
                     }
                     drop(state);
-                    let outcome = self.execute(&job);
+                    let log = self.config.checks.races.then(AccessLog::new);
+                    let outcome = self.execute(&job, log.as_ref());
                     state = self.state.lock();
+                    if let Some(log) = log {
+                        self.judge(&mut state, &job, log);
+                    }
                     state.running.retain(|running| running.stream != job.stream);
                     self.retire(&mut state, job.stream, outcome);
                     self.changed.notify_all();
@@ -315,10 +354,12 @@ impl Core {
 
     /// Marks the first item of a stream as running.
     fn begin(&self, state: &mut State, uid: u64) -> Option<Job> {
+        let stamp = self.start(state, uid);
         let stream = state.streams.get_mut(&uid)?;
         let item = stream.items.front()?;
         let context = state.contexts.get(&stream.context)?;
         let job = Job {
+            stamp,
             stream: uid,
             context: stream.context,
             device: context.device,
@@ -334,11 +375,30 @@ impl Core {
         Some(job)
     }
 
+    /// Compares what a piece of work touched with what came before.
+    fn judge(&self, state: &mut State, job: &Job, log: AccessLog) {
+        let place = format!("stream {}", job.label);
+        let who = Who { what: job.work.describe(), place, id: job.seq };
+        for race in state.order.ended(&job.stamp, &who, &log.into_maps()) {
+            self.report(Report::race(&race).on_stream(Some(job.label.clone())));
+        }
+    }
+
     /// Runs one item, outside of the lock.
-    fn execute(&self, job: &Job) -> Outcome {
+    fn execute(&self, job: &Job, log: Option<&AccessLog>) -> Outcome {
         let run = || match &job.work {
             Work::Launch(launch) => {
-                match launch.run(self, job.device, job.context, job.seq, &job.label, &job.cancel) {
+                match launch.run(
+                    self,
+                    &Place {
+                        device: job.device,
+                        context: job.context,
+                        id: job.seq,
+                        stream: &job.label,
+                        cancel: &job.cancel,
+                        log,
+                    },
+                ) {
                     Ok(()) => Outcome::Done,
                     Err(fault) => Outcome::Lost(
                         fault_code(&fault.reason),
@@ -382,6 +442,12 @@ fn memory_outcome(fault: &MemoryFault, stream: String) -> Outcome {
     let mut report = Report::new(ReportKind::MemoryFault, fault.to_string()).on_stream(Some(stream));
     report.labels.extend(fault.near.iter().filter_map(|near| near.label.clone()));
     Outcome::Lost(code, Box::new(report))
+}
+
+impl State {
+    fn stream_name(&self, uid: u64) -> String {
+        self.streams.get(&uid).map_or_else(|| format!("#{uid}"), |stream| stream_name(stream, uid))
+    }
 }
 
 pub(crate) fn stream_name(stream: &StreamState, uid: u64) -> String {

@@ -1,7 +1,9 @@
 //! Everything a simulated driver knows of contexts, streams and events, under one lock.
 
+use super::order::Order;
 use super::policy::{Policy, Running};
 use super::work::{Record, Work};
+use crate::check::VectorClock;
 use crate::handles::Handles;
 use simtile_driver::sys::{CUcontext, CUevent, CUlimit, CUresult, CUstream};
 use simtile_sync::Arc;
@@ -57,6 +59,8 @@ pub(crate) struct Item {
     pub(crate) counted: bool,
     /// What a record completes, or what a wait waits for.
     pub(crate) record: Option<Arc<Record>>,
+    /// What the host knew when it submitted this.
+    pub(crate) host: Arc<VectorClock>,
 }
 
 /// A stream.
@@ -110,6 +114,7 @@ pub(crate) struct Primary {
 pub(crate) struct State {
     pub(crate) next_uid: u64,
     pub(crate) next_seq: u64,
+    pub(crate) order: Order,
     pub(crate) primaries: Vec<Primary>,
     pub(crate) context_handles: Handles<u64>,
     pub(crate) contexts: BTreeMap<u64, ContextState>,

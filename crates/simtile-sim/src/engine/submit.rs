@@ -78,8 +78,9 @@ impl Core {
         };
         let seq = state.next_seq;
         state.next_seq += 1;
+        let host = state.order.host();
         let target = state.streams.get_mut(&stream.uid).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
-        target.items.push_back(Item { seq, work, counted, record });
+        target.items.push_back(Item { seq, work, counted, record, host });
         target.counted += usize::from(counted);
         state.active.insert(stream.uid);
         if counted && let Some(context) = state.contexts.get_mut(&stream.context.uid) {
@@ -136,6 +137,7 @@ impl Core {
             context.stalls += 1;
         }
         let result = self.wait_until(&mut state, |state| is_idle(state, uid, u64::MAX));
+        host_follows_context(&mut state, uid);
         if let Some(context) = state.contexts.get_mut(&uid) {
             context.stalls -= 1;
         }
@@ -152,6 +154,7 @@ impl Core {
         let mut state = self.state.lock();
         let (uid, before) = (context.uid, state.next_seq);
         self.wait_until(&mut state, |state| is_idle(state, uid, before))?;
+        host_follows_context(&mut state, uid);
         self.context_health(&state, uid)?;
         drop(state);
         self.printf.flush(uid);
@@ -167,6 +170,7 @@ impl Core {
         let before = state.next_seq;
         let (uid, context) = (stream.uid, stream.context.uid);
         self.wait_until(&mut state, |state| !has_before(state, uid, before))?;
+        state.order.host_follows(std::iter::once(uid), None);
         self.context_health(&state, context)?;
         drop(state);
         self.printf.flush(context);
@@ -181,7 +185,10 @@ impl Core {
         self.context_health(&state, stream.context.uid)?;
         match state.streams.get(&uid) {
             Some(stream) if !stream.items.is_empty() => Err(CUresult::CUDA_ERROR_NOT_READY),
-            _ => Ok(()),
+            _ => {
+                state.order.host_follows(std::iter::once(uid), None);
+                Ok(())
+            }
         }
     }
 
@@ -191,6 +198,9 @@ impl Core {
         self.wait_until(&mut state, |state| {
             record.is_over() || state.contexts.get(&context).is_none_or(|c| c.lost.is_some())
         })?;
+        if let Some(known) = record.known() {
+            state.order.host_learns(known);
+        }
         self.context_health(&state, context)
     }
 
@@ -235,6 +245,7 @@ impl Core {
         let _ = state.stream_handles.remove(handle.0);
         if idle {
             state.streams.remove(&uid);
+            state.order.stream_gone(uid, context);
             if let Some(context) = state.contexts.get_mut(&context) {
                 context.streams.remove(&uid);
             }
@@ -250,6 +261,13 @@ fn block(state: &mut State, stream: u64, context: u64, on: bool) {
     if let Some(context) = state.contexts.get_mut(&context) {
         change(&mut context.blocked);
     }
+}
+
+/// The host has waited for all work of a context.
+fn host_follows_context(state: &mut State, context: u64) {
+    let State { contexts, order, .. } = state;
+    let streams = contexts.get(&context).map(|c| &c.streams).into_iter().flatten().copied();
+    order.host_follows(streams, Some(context));
 }
 
 /// Whether the stream has work that was submitted before number `before`.

@@ -1,10 +1,12 @@
 //! What can be queued on a stream, as descriptions that can be queued again (graphs replay them).
 
 use super::launch::Launch;
+use crate::check::VectorClock;
 use crate::heap::MemoryWork;
 use simtile_driver::sys::CUhostFn;
 use simtile_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use simtile_sync::{Arc, Condvar, Mutex};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// One piece of work.
@@ -49,6 +51,14 @@ impl Work {
             Self::WaitValue(_) => "wait value",
             Self::WriteValue { .. } => "write value",
             Self::Gate(_) => "gate",
+        }
+    }
+
+    /// What it is, for reports.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Launch(launch) => format!("kernel {}", launch.name()),
+            other => other.name().to_owned(),
         }
     }
 
@@ -114,14 +124,17 @@ pub(crate) struct Record {
     /// 0 pending, 1 done, 2 given up because its context was lost.
     state: AtomicU32,
     nanos: AtomicU64,
+    /// What the stream knew when this completed.
+    known: OnceLock<VectorClock>,
 }
 
 impl Record {
     pub(crate) fn pending() -> Arc<Self> {
-        Arc::new(Self { state: AtomicU32::new(0), nanos: AtomicU64::new(0) })
+        Arc::new(Self { state: AtomicU32::new(0), nanos: AtomicU64::new(0), known: OnceLock::new() })
     }
 
-    pub(crate) fn complete(&self, now: Duration) {
+    pub(crate) fn complete(&self, now: Duration, known: VectorClock) {
+        let _ = self.known.set(known);
         self.nanos.store(now.as_nanos() as u64, Ordering::Relaxed);
         self.state.store(1, Ordering::Release);
     }
@@ -132,6 +145,11 @@ impl Record {
 
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::Acquire) != 0
+    }
+
+    /// What was ordered before it, once it completed.
+    pub(crate) fn known(&self) -> Option<&VectorClock> {
+        self.known.get()
     }
 
     /// When it completed.

@@ -394,7 +394,7 @@ impl DeviceView<'_> {
             let touch = if access == Access::Read { Touch::Read } else { Touch::Write };
             for piece in &pieces {
                 for (backing, offset) in &piece.targets {
-                    log.map(backing).note(*offset, piece.bytes, touch);
+                    log.map(backing, &piece.allocation).note(*offset, piece.bytes, touch);
                 }
             }
         }

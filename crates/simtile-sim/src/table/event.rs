@@ -79,6 +79,12 @@ entries! {
     fn cuEventQuery(call, handle: CUevent) {
         match event(call, handle)?.record {
             Some(record) if !record.is_over() => Err(CUresult::CUDA_ERROR_NOT_READY),
+            Some(record) => {
+                if let Some(known) = record.known() {
+                    call.core.state.lock().order.host_learns(known);
+                }
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
