@@ -3,6 +3,8 @@
 //! Where CUDA's manual allows several codes, or drivers differ, a test names all of them. Where the manual is
 //! silent the measured behaviour of a real driver decides (`driver-facts` in the tests' comments).
 
+mod artifacts_simt;
+mod artifacts_tile;
 mod contexts;
 mod default_streams;
 mod devices;
@@ -52,4 +54,6 @@ pub const FAMILIES: &[&[Test]] = &[
     values::TESTS,
     order::TESTS,
     queue::TESTS,
+    artifacts_simt::TESTS,
+    artifacts_tile::TESTS,
 ];

@@ -1,5 +1,6 @@
 //! The frame: what a test is, how it runs, what is reported.
 
+mod capture;
 mod context;
 pub mod coverage;
 pub mod expected;
@@ -9,7 +10,8 @@ pub mod report;
 pub mod run;
 mod target;
 
-pub use context::Cx;
+pub use capture::printed;
+pub use context::{Cx, Random};
 pub use outcome::{Check, Outcome, Stop, has_code, returned, same, succeeded};
 pub use registry::{Layer, Need, PROMISES, Test};
 pub use target::Target;
