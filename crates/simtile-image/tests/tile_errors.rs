@@ -156,7 +156,61 @@ fn tables() {
     let message = with(&[4, 1, 2, 3, 4, 5]).unwrap_err().to_string();
     assert!(message.ends_with("1 bytes are left over after a constant"), "{message}");
     let message = with(&[3, 1, 2, 3]).unwrap_err().to_string();
-    assert!(message.ends_with("a constant has 3 bytes; 1 elements of 4 bytes need 4 or 4"), "{message}");
+    assert!(message.ends_with("a constant of 1 I32 has 3 bytes, not 4 or 4"), "{message}");
+}
+
+/// What NVIDIA's reader takes, by its listing of the same constants.
+#[test]
+fn constant_data() {
+    let shape_of = |tag: &[u8], count: u8, data: &[u8]| {
+        let tile = [13, 0, 1, count, 0, 0, 0, 0, 0, 0, 0];
+        let mut constants =
+            vec![1, 0xCB, 0xCB, 0xCB, 0xCB, 0xCB, 0xCB, 0xCB, 0, 0, 0, 0, 0, 0, 0, 0, data.len() as u8];
+        constants.extend_from_slice(data);
+        let types = table(&[tag, &tile]);
+        let bytes = file(
+            4,
+            &[
+                (STRING, &table(&[b"g"])),
+                (TYPE, &types),
+                (CONSTANT, &constants),
+                (GLOBAL, &[1, 0, 1, 0, 4, 0, 0]),
+            ],
+        );
+        tile::read(&bytes).map(|m| m.globals[0].value.shape.clone()).map_err(|e| e.to_string())
+    };
+    let (i1, i8, tf32, f4) = (&[0], &[1], &[8], &[19]);
+    let splat = Ok(vec![]);
+    // Bits: all of one kind, or one a bit.
+    assert_eq!(shape_of(i1, 8, &[0xFF]), splat);
+    assert_eq!(shape_of(i1, 8, &[0x01]), Ok(vec![8]));
+    assert_eq!(shape_of(i1, 2, &[0x3D]), Ok(vec![2]));
+    assert_eq!(shape_of(i1, 1, &[0x3D]), splat);
+    assert_eq!(shape_of(i1, 16, &[0x3D]), splat);
+    assert_eq!(shape_of(i1, 16, &[1, 1]), Ok(vec![16]));
+    assert!(shape_of(i1, 8, &[1; 8]).unwrap_err().contains("8 I1 has 8 bytes, not 1 or 1"));
+    assert_eq!(shape_of(i8, 4, &[7]), splat);
+    assert_eq!(shape_of(i8, 4, &[7; 4]), Ok(vec![4]));
+    assert_eq!(shape_of(tf32, 4, &[0; 3]), splat);
+    assert_eq!(shape_of(tf32, 4, &[0; 12]), Ok(vec![4]));
+    assert!(shape_of(tf32, 4, &[0; 4]).unwrap_err().contains("not 3 or 12"));
+    assert_eq!(shape_of(f4, 4, &[0; 4]), Ok(vec![4]));
+    assert!(shape_of(f4, 4, &[0; 2]).is_err());
+}
+
+/// An identity of `reduce` holds the bits of its type.
+#[test]
+fn integers_fit_in_their_type() {
+    // reduce of %0 = iota over dimension 0, with an i32 identity.
+    let with = |value: &[u8]| {
+        let mut body = vec![0x3A, 3, 0x58, 1, 3, 0, 1, 1, 1];
+        body.extend_from_slice(value);
+        body.extend_from_slice(&[1, 0, 0]);
+        tile::read(&kernel(&body))
+    };
+    with(&[0xFF, 0xFF, 0xFF, 0xFF, 0x0F]).unwrap();
+    let e = with(&[0x80, 0x80, 0x80, 0x80, 0x10]).unwrap_err();
+    assert!(matches!(e, TileError::Limit { value: 0x1_0000_0000, limit: 0xFFFF_FFFF, .. }), "{e}");
 }
 
 #[test]

@@ -125,7 +125,7 @@ pub(super) fn tagged(c: &mut Cursor<'_>, tables: &Tables<'_>, depth: usize) -> R
     Ok(match c.varint("attribute tag")? {
         INTEGER => {
             let ty = tables.value_type(c, "type of an integer")?;
-            Attribute::Integer(c.varint("integer")? as i64, ty)
+            Attribute::Integer(integer(c, &ty)?, ty)
         }
         FLOAT => {
             let ty = tables.value_type(c, "type of a float")?;
@@ -213,6 +213,26 @@ fn optional_pair(c: &mut Cursor<'_>, what: &'static str) -> Result<(Option<i64>,
     let first = if flags & 1 != 0 { Some(c.signed(what)?) } else { None };
     let second = if flags & 2 != 0 { Some(c.signed(what)?) } else { None };
     Ok((first, second))
+}
+
+/// The bits of an integer as an unsigned number: -1 of `i32` is 4294967295.
+fn integer(c: &mut Cursor<'_>, ty: &Type) -> Result<i64, TileError> {
+    let offset = c.offset();
+    let bits = match ty {
+        Type::Scalar(ScalarType::I1) => 1,
+        Type::Scalar(ScalarType::I4) => 4,
+        Type::Scalar(s) if s.is_integer() => 8 * s.byte_width(),
+        _ => {
+            let what = "the type of an integer is not an integer type".into();
+            return Err(TileError::Malformed { offset, what });
+        }
+    };
+    let value = c.varint("integer")?;
+    let limit = u64::MAX >> (64 - bits);
+    if value > limit {
+        return Err(TileError::Limit { offset, what: "as bits of an integer", value, limit });
+    }
+    Ok(value as i64)
 }
 
 /// A float by its bits: a byte for 8-bit types, else a signed varint.

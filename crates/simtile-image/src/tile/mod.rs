@@ -29,8 +29,15 @@
 //! * a flag that stands for an attribute gives `Attribute::Bool(true)`;
 //! * operations with several operand groups get `operandSegmentSizes`;
 //! * the `DenseElements` of a constant have the result's type; their shape is empty if the data is one
-//!   element for all (a splat), else the tile's;
+//!   element for all (a splat), else the tile's. An element takes its type's whole bytes (three for `tf32`, one for
+//!   `f4E2M1FN`), little-endian; `i1` takes a bit, lowest first, and a splat of it a byte that is not 0 for true;
+//! * an integer attribute with a type of its own (an identity of `reduce`) has its bits as an unsigned number: -1 of
+//!   `i32` is 4294967295;
 //! * a location is `Location::DebugInfo` or `Location::CallSite`, never `FileLineCol`.
+//!
+//! Where the writer and NVIDIA's own reader differ, that one decides what is accepted, because it is what compiles
+//! bytecode. Observed on `tileirdisasm` 13.4.92: the sizes of constant data above; integers must fit in their type;
+//! float attributes of `f8E8M0FNU` and the like are a byte, which the writer writes as 64 bits (refused here).
 //!
 //! A module written by the same writer comes back byte for byte if its attributes were given in the order of the
 //! layout (the string table remembers the order of first use).

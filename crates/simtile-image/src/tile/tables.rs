@@ -136,6 +136,16 @@ impl<'a> Tables<'a> {
     }
 }
 
+/// Bytes of one element in constant data; `None` for single bits.
+fn storage(scalar: ScalarType) -> Option<usize> {
+    match scalar {
+        ScalarType::I1 => None,
+        // 19 bits in whole bytes, not the four of a register.
+        ScalarType::TF32 => Some(3),
+        other => Some(other.byte_width()),
+    }
+}
+
 /// The shape of constant data: empty where one element stands for all.
 fn dense_shape(ty: &Type, data: &[u8]) -> Result<Vec<i64>, String> {
     let (shape, scalar) = match ty {
@@ -150,21 +160,22 @@ fn dense_shape(ty: &Type, data: &[u8]) -> Result<Vec<i64>, String> {
     let Some(elements) = elements else {
         return Err("a constant's tile has a dimension that is not known or too large".into());
     };
-    let width = scalar.byte_width();
-    let full = elements.checked_mul(width);
-    // One bit an element, lowest first; whole bytes of a splat are 0 or 255.
-    let packed = (scalar == ScalarType::I1).then(|| elements.div_ceil(8));
-    let splat_byte = packed.is_none() || elements == 1 || matches!(data, [0 | 1 | 0xFF]);
-    if data.len() == width && splat_byte {
+    let (one, all) = match storage(scalar) {
+        Some(width) => (width, elements.checked_mul(width)),
+        None => (1, Some(elements.div_ceil(8))),
+    };
+    let is_splat = match storage(scalar) {
+        Some(_) => data.len() == one,
+        // A byte for two to eight elements has a bit for each, which makes no difference where all are the same.
+        None => data.len() == 1 && (elements == 1 || elements > 8 || matches!(data, [0 | 0xFF])),
+    };
+    if is_splat {
         Ok(Vec::new())
-    } else if Some(data.len()) == full || Some(data.len()) == packed {
+    } else if Some(data.len()) == all {
         Ok(shape.to_vec())
     } else {
-        Err(format!(
-            "a constant has {} bytes; {elements} elements of {width} bytes need {width} or {}",
-            data.len(),
-            full.map_or_else(|| "too many".into(), |n| n.to_string()),
-        ))
+        let all = all.map_or_else(|| "too many".into(), |n| n.to_string());
+        Err(format!("a constant of {elements} {scalar:?} has {} bytes, not {one} or {all}", data.len()))
     }
 }
 

@@ -168,26 +168,20 @@ impl Generator {
         let scalar = self.scalar();
         let shape: Vec<i64> = (0..self.below(3)).map(|_| 1 << self.below(4)).collect();
         let count = shape.iter().product::<i64>() as usize;
-        let width = scalar.byte_width();
         let splat = count == 1 || self.chance(2);
-        let bytes = match (splat, scalar) {
-            (true, _) => width,
-            (false, ScalarType::I1) => count.div_ceil(8),
-            (false, _) => count * width,
+        let bytes = match (scalar, splat) {
+            (ScalarType::I1, true) => 1,
+            (ScalarType::I1, false) => count.div_ceil(8),
+            (ScalarType::TF32, true) => 3,
+            (ScalarType::TF32, false) => count * 3,
+            (_, true) => scalar.byte_width(),
+            (_, false) => count * scalar.byte_width(),
         };
         let mut data: Vec<u8> = (0..bytes).map(|_| self.next() as u8).collect();
-        // One byte of bits could be either: a splat is 0 or 255.
-        let splat = match (scalar, bytes) {
-            (ScalarType::I1, 1) if splat => {
-                data[0] = 0xFF * (data[0] & 1);
-                true
-            }
-            (ScalarType::I1, 1) => {
-                data[0] = 0x05;
-                count == 1
-            }
-            _ => splat,
-        };
+        // A byte for two to eight bits is a splat if it is 0 or 255.
+        if scalar == ScalarType::I1 && (2..=8).contains(&count) {
+            data[0] = if splat { 0xFF * (data[0] & 1) } else { 0x05 };
+        }
         let element_type = tile(&shape, scalar);
         DenseElements { element_type, shape: if splat { vec![] } else { shape }, data }
     }
@@ -209,7 +203,16 @@ impl Generator {
     /// An attribute with a tag.
     fn tagged(&mut self, depth: usize) -> Attribute {
         match self.below(if depth < 3 { 12 } else { 8 }) {
-            0 => Attribute::int(self.next() as i64, self.scalar()),
+            0 => {
+                let (ty, mask) = self.pick(&[
+                    (ScalarType::I1, 1),
+                    (ScalarType::I8, 0xFF),
+                    (ScalarType::I16, 0xFFFF),
+                    (ScalarType::I32, u32::MAX.into()),
+                    (ScalarType::I64, u64::MAX),
+                ]);
+                Attribute::int((self.next() & mask) as i64, ty)
+            }
             1 => {
                 let ty = self.pick(&[ScalarType::F16, ScalarType::BF16, ScalarType::F32, ScalarType::F64]);
                 Attribute::float(self.pick(&[0.0, -1.0, 0.5, 448.0, f64::INFINITY, f64::NEG_INFINITY]), ty)
