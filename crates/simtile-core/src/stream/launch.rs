@@ -5,6 +5,7 @@ use crate::error::{LaunchError, On, StreamError};
 use crate::launch::check;
 use crate::memory::lock_all;
 use crate::{Function, LaunchArgs, LaunchOptions};
+use core::borrow::Borrow;
 use simtile_driver::{DriverError, call};
 use simtile_sync::Arc;
 
@@ -15,6 +16,8 @@ impl Stream {
     /// device's and the function's limits; number and sizes of the arguments, where they are known
     /// ([`Function::parameters`]). The launch follows everything that used its
     /// buffers before. A launch on an owned stream without such waits is one driver call.
+    ///
+    /// The arguments may be given by value or, to launch with them again, by reference.
     ///
     /// [`LaunchConfig::EMPTY`](simtile_types::LaunchConfig::EMPTY) launches nothing and succeeds.
     ///
@@ -30,13 +33,13 @@ impl Stream {
     ///   every other access to it.
     /// * With [`LaunchOptions::programmatic`] the kernel executes `griddepcontrol.wait` before it touches memory that earlier
     ///   work of the stream uses.
-    pub unsafe fn launch(
+    pub unsafe fn launch<'a>(
         self: &Arc<Self>,
         function: &Function,
         options: impl Into<LaunchOptions>,
-        args: &LaunchArgs<'_>,
+        args: impl Borrow<LaunchArgs<'a>>,
     ) -> Result<(), LaunchError> {
-        let options = options.into();
+        let (options, args) = (options.into(), args.borrow());
         self.on_its_thread()?;
         self.same_context(function.context(), || function.to_string()).map_err(LaunchError::from_stream)?;
         check(function, &options, args)?;

@@ -1,0 +1,173 @@
+//! A Tile kernel and a SIMT kernel on one allocation.
+//!
+//! A row softmax, written as a Tile kernel (CUDA Tile IR), fills a buffer. A SIMT kernel (PTX, from CUDA C++) then scales
+//! the values over a threshold in place: no copy, no raw pointer handed around, no host wait in between. The host then
+//! checks every value.
+//!
+//! Without a GPU both kernels run on simtile's simulated driver.
+#![deny(unsafe_code)]
+
+mod args;
+mod reference;
+mod softmax;
+
+use args::Shape;
+use simtile::{DeviceBuffer, Function, LaunchArgs, LaunchConfig, Runtime, Stream, TimedEvent};
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+const SCALE_OVER: &str = include_str!("../../../kernels/scale_over.ptx");
+const FACTOR: f32 = 10.0;
+
+/// Most blocks in y on every device; rows beyond are reached by the kernel's loop.
+const MAX_GRID_Y: u32 = 65_535;
+
+fn main() -> ExitCode {
+    let shape = match args::parse(std::env::args().skip(1)) {
+        Ok(Some(shape)) => shape,
+        Ok(None) => {
+            print!("{}", args::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Err(why) => {
+            eprintln!("inter_kernel: {why}\n\n{}", args::HELP);
+            return ExitCode::from(2);
+        }
+    };
+    match run(shape) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("inter_kernel: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(shape: Shape) -> Result<(), Box<dyn Error>> {
+    let runtime = Runtime::auto()?;
+    let device = runtime.device(0)?;
+    let (major, minor) = device.compute_capability()?;
+    let kind = if device.is_simulated() { "simulated" } else { "GPU" };
+    println!("device     {} ({kind}, compute capability {major}.{minor})", device.name()?);
+    println!("matrix     {} x {}, rows {} floats apart", shape.rows, shape.cols, shape.stride);
+
+    let clock = Instant::now();
+    let context = device.primary_context()?;
+    let stream = context.new_stream()?;
+    stream.set_label("main");
+    let tile = softmax::load(&context)?;
+    println!("softmax    Tile kernel, {}", tile.origin);
+    let softmax = tile.module.load_function("rs_softmax_f32")?;
+    let scale_over = context.load_module_from_ptx_src(SCALE_OVER)?.load_function("scale_over")?;
+    println!("scale_over SIMT kernel, PTX");
+    step("load", clock);
+
+    let clock = Instant::now();
+    let input = reference::input(shape);
+    let x = DeviceBuffer::from_slice(&stream, &input)?.with_label("x");
+    let mut y = DeviceBuffer::<f32>::zeroed(&stream, input.len())?.with_label("y");
+    stream.synchronize()?;
+    step("upload", clock);
+    let identity = (y.allocation_id(), y.cu_deviceptr());
+
+    // A first look at the softmax, so that both kernels can be checked value by value.
+    let start = stream.record_timed_event()?;
+    launch_softmax(&stream, &softmax, shape, &x, &mut y)?;
+    let end = stream.record_timed_event()?;
+    let between = y.to_vec(&stream)?;
+    device_step("softmax", &start, &end)?;
+
+    let threshold = 1.0 / shape.cols as f32;
+    let start = stream.record_timed_event()?;
+    launch_scale_over(&stream, &scale_over, shape, &mut y, threshold)?;
+    let end = stream.record_timed_event()?;
+    let after = y.to_vec(&stream)?;
+    device_step("scale_over", &start, &end)?;
+
+    // The same again without the host in between: nothing but stream order connects the two.
+    let clock = Instant::now();
+    y.zero(&stream)?;
+    launch_softmax(&stream, &softmax, shape, &x, &mut y)?;
+    launch_scale_over(&stream, &scale_over, shape, &mut y, threshold)?;
+    let chained = y.to_vec(&stream)?;
+    step("chained", clock);
+
+    let clock = Instant::now();
+    if identity != (y.allocation_id(), y.cu_deviceptr()) {
+        return Err("the result lies in another allocation than the softmax".into());
+    }
+    let worst = reference::check_softmax(shape, &input, &between)?;
+    let scaled = reference::check_scaled(shape, &between, &after, threshold, FACTOR)?;
+    if chained.iter().map(|v| v.to_bits()).ne(after.iter().map(|v| v.to_bits())) {
+        return Err("the chained run differs from the one that the host looked into".into());
+    }
+    step("check", clock);
+
+    let count = shape.rows as usize * shape.cols as usize;
+    println!("\nboth kernels used {:?} at {:#x}", identity.0, identity.1);
+    println!(
+        "all {count} values are right: softmax within {worst:.1e}, {scaled} of them scaled, bit for bit"
+    );
+    println!("\nTry next:");
+    println!("  --rows 4096 --cols 1000     another size (--help)");
+    if device.is_simulated() {
+        println!("  SIMTILE_DRIVER=cuda         insist on a GPU");
+        println!("  SIMTILE_SIM=mode=explore,seed=7   another legal order of the same work");
+    } else {
+        println!("  SIMTILE_DRIVER=sim          the same on the simulated driver");
+    }
+    Ok(())
+}
+
+/// Softmax of each row of `x` into `y`.
+fn launch_softmax(
+    stream: &Arc<Stream>,
+    function: &Function,
+    shape: Shape,
+    x: &DeviceBuffer<f32>,
+    y: &mut DeviceBuffer<f32>,
+) -> Result<(), simtile::LaunchError> {
+    let (rows, cols, stride) = (shape.rows as i32, shape.cols as i32, shape.stride as i32);
+    let args = LaunchArgs::new().buffer(x).arg(rows).arg(cols).arg(stride).arg(1i32);
+    let args = args.buffer_mut(y).arg(rows).arg(cols).arg(stride).arg(1i32);
+    // SAFETY: both buffers have `rows * stride` elements, all initialised; cols is at most 1024 and the stride a multiple
+    // of 16, which the kernel assumes (`args::parse`); allocations start at 256-byte boundaries.
+    #[allow(unsafe_code, reason = "a raw launch: the kernel's accesses are our word")]
+    unsafe {
+        stream.launch(function, LaunchConfig::tiles(shape.rows, 1, 1), args)
+    }
+}
+
+/// Scales the values of `data` above `threshold`, in place.
+fn launch_scale_over(
+    stream: &Arc<Stream>,
+    function: &Function,
+    shape: Shape,
+    data: &mut DeviceBuffer<f32>,
+    threshold: f32,
+) -> Result<(), simtile::LaunchError> {
+    const THREADS: u32 = 256;
+    let config = LaunchConfig {
+        grid_dim: (shape.cols.div_ceil(THREADS), shape.rows.min(MAX_GRID_Y), 1),
+        block_dim: (THREADS, 1, 1),
+        shared_mem_bytes: 0,
+    };
+    let args = LaunchArgs::new().buffer_mut(data).arg(shape.rows).arg(shape.cols).arg(shape.stride);
+    let args = args.arg(threshold).arg(FACTOR);
+    // SAFETY: the buffer has `rows * stride` elements, all initialised, and the kernel stays inside of rows and columns.
+    #[allow(unsafe_code, reason = "a raw launch: the kernel's accesses are our word")]
+    unsafe {
+        stream.launch(function, config, args)
+    }
+}
+
+fn step(name: &str, since: Instant) {
+    println!("{name:<10} {:>9.3} ms", since.elapsed().as_secs_f64() * 1e3);
+}
+
+fn device_step(name: &str, start: &TimedEvent, end: &TimedEvent) -> Result<(), simtile::StreamError> {
+    println!("{name:<10} {:>9.3} ms on the device", start.elapsed(end)?.as_secs_f64() * 1e3);
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! CUDA for Rust that you can test without a GPU.
+//!
+//! simtile is one CUDA host runtime for two kernel models: SIMT kernels (PTX, cubin) and Tile kernels (CUDA Tile IR).
+//! Both use the same devices, streams, modules and buffers. Without a GPU everything runs on a simulated driver.
+//!
+//! ```no_run
+//! use simtile::{DeviceBuffer, Runtime};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # #[cfg(feature = "sim")] {
+//! let runtime = Runtime::simulated(&simtile::sim::Simulator::builder().quiet().build());
+//! let context = runtime.device(0)?.primary_context()?;
+//! let stream = context.new_stream()?;
+//! let buffer = DeviceBuffer::from_slice(&stream, &[1.0f32, 2.0, 3.0])?;
+//! assert_eq!(buffer.to_vec(&stream)?, [1.0, 2.0, 3.0]);
+//! # } Ok(()) }
+//! ```
+//!
+//! [`Runtime::new`] takes NVIDIA's driver and never simulates by accident; [`Runtime::auto`] takes whatever there is.
+//!
+//! # Crates behind it
+//! [`types`] (what host and device code share), [`driver`] (the driver API as a table), [`core`](mod@core) (handles,
+//! memory, raw launches), and with the feature `sim` (on by default) `sim`, the simulated driver.
+#![warn(missing_debug_implementations)]
+#![forbid(unsafe_code)]
+
+mod runtime;
+
+pub use runtime::{Runtime, RuntimeError};
+
+pub use simtile_core as core;
+pub use simtile_driver as driver;
+#[cfg(feature = "sim")]
+pub use simtile_sim as sim;
+pub use simtile_types as types;
+
+pub use simtile_core::*;
+pub use simtile_driver::{Driver, DriverError, DriverKind};
+pub use simtile_types::{
+    DType, DTypeId, DeviceCopy, DeviceRepr, KernelLaunchConfig, LaunchConfig, LaunchConfig1D, LaunchConfig2D,
+    LaunchConfig3D, PointerFree,
+};
