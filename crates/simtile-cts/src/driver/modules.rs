@@ -105,9 +105,10 @@ fn functions_by_name(cx: &Cx) -> Check {
     let fill = gpu.function(module, c"fill")?;
     ensure_eq!(gpu.function(module, c"fill")?, fill, "a function asked for twice");
     let mut function = CUfunction::NULL;
-    for name in [c"no_such_kernel", c"fil", c"fill2", c""] {
+    for name in [c"no_such_kernel", c"fil", c"fill2"] {
         code!(cx, [CUDA_ERROR_NOT_FOUND], cuModuleGetFunction(&mut function, module, name.as_ptr()))?;
     }
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuModuleGetFunction(&mut function, module, c"".as_ptr()))?;
     code!(cx, [CUDA_ERROR_INVALID_VALUE], cuModuleGetFunction(&mut function, module, std::ptr::null()))
 }
 

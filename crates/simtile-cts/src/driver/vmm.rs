@@ -241,7 +241,7 @@ fn sizes_are_checked(cx: &Cx) -> Check {
     let pointer = vmm.reserve(2)?;
     let handle = vmm.create(1)?;
     // More than the handle has.
-    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemMap(pointer, 2 * vmm.page, 0, handle, 0))?;
+    code!(cx, [CUDA_ERROR_NOT_SUPPORTED], cuMemMap(pointer, 2 * vmm.page, 0, handle, 0))?;
     // Not at a page.
     code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemMap(pointer + 1, vmm.page, 0, handle, 0))
 }
