@@ -178,6 +178,10 @@ impl Core {
         flags: u32,
         primary: bool,
     ) -> Res<ContextRef> {
+        // Measured: after a fault the process cannot use the device again, whatever it resets.
+        if let Some(code) = state.primaries.get(device as usize).and_then(|primary| primary.lost) {
+            return Err(code);
+        }
         let uid = state.uid();
         let handle = state.context_handles.insert(uid).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         let handle = CUcontext(handle);
@@ -209,8 +213,8 @@ impl Core {
         Ok(ContextRef { uid, device, handle })
     }
 
-    /// Ends a context: what has not started never will, what runs is told to end and waited for, and all
-    /// that belongs to it goes.
+    /// Ends a context: waits for its work, as the real driver does, and takes away all that belongs to it. A
+    /// lost context has no work to wait for.
     pub(crate) fn end_context(&self, context: &ContextRef) -> Res {
         let uid = context.uid;
         let mut state = self.state.lock();
@@ -221,9 +225,11 @@ impl Core {
             return Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
         ending.ending = true;
-        ending.cancel.store(true, Ordering::Relaxed);
+        let lost = ending.lost.is_some();
+        if lost {
+            ending.cancel.store(true, Ordering::Relaxed);
+        }
         let _ = state.context_handles.remove(context.handle.0);
-        self.discard(&mut state, uid);
         self.changed.notify_all();
         let waited = self.wait_until(&mut state, |state| engine::is_idle(state, uid, u64::MAX));
         let streams: Vec<u64> =
@@ -262,11 +268,14 @@ impl Core {
     }
 }
 
+/// Read from an H200.
 const DEFAULT_LIMITS: &[(CUlimit, usize)] = &[
     (CUlimit::CU_LIMIT_STACK_SIZE, 1024),
-    (CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE, 7 << 20),
+    (CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE, 8_650_752),
     (CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE, 8 << 20),
     (CUlimit::CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT, 2048),
     (CUlimit::CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 64),
-    (CUlimit::CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0),
+    (CUlimit::CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 11_796_480),
+    (CUlimit::CU_LIMIT_SHMEM_SIZE, 232_448),
+    (CUlimit::CU_LIMIT_CIG_ENABLED, 0),
 ];

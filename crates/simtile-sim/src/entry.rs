@@ -247,6 +247,10 @@ pub(crate) fn invalid_handle(_: BadHandle) -> CUresult {
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
+    pub(crate) fn null() -> Self {
+        Self(core::ptr::null_mut())
+    }
+
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
     }

@@ -38,6 +38,7 @@ mod testing;
 
 pub use config::{Checks, ConfigError, Mode, SimConfig};
 pub use control::Pause;
+pub use modules::{StandInCall, StandInError};
 pub use profile::Profile;
 pub use report::{Report, ReportKind};
 pub use simulator::{Builder, Gate, Simulator};

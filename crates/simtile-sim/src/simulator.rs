@@ -5,6 +5,7 @@ use crate::control::Pause;
 use crate::core::Core;
 use crate::engine::work::{GateState, Work};
 use crate::entry::Call;
+use crate::modules::{StandInCall, StandInError};
 use crate::profile::Profile;
 use crate::report::Report;
 use simtile_driver::count::{Counted, Counts};
@@ -198,6 +199,16 @@ impl Simulator {
     /// Takes all masks, failures, delays and pause points away.
     pub fn clear_rules(&self) {
         self.core().control.clear();
+    }
+
+    /// Runs a Rust function wherever a kernel of this name is launched whose image holds only machine code
+    /// (a cubin). Modules that are loaded already keep what they have.
+    pub fn register_stand_in(
+        &self,
+        symbol: &str,
+        function: impl Fn(&StandInCall<'_>) -> Result<(), StandInError> + Send + Sync + 'static,
+    ) {
+        self.core().modules.stand_ins.register(symbol, Arc::new(function));
     }
 
     /// Whether handle values of destroyed contexts, streams and events are handed out again at once, as

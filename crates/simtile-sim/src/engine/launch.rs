@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::exec::{DeviceTraits, ExecContext, FaultReason, KernelFault, LaunchSpec, Program};
 use crate::memory::{DeviceView, FaultKind, MemoryKind};
 use crate::report::Report;
+use simtile_driver::DeclaredAccess;
 use simtile_driver::sys::CUresult;
 use simtile_sync::Arc;
 use simtile_sync::atomic::AtomicBool;
@@ -12,7 +13,7 @@ use simtile_sync::atomic::AtomicBool;
 /// A loaded image: the program and where its variables lie. Lives as long as a launch needs it, also
 /// after the module was unloaded.
 pub(crate) struct Loaded {
-    pub(crate) program: Box<dyn Program>,
+    pub(crate) program: Arc<dyn Program>,
     /// Addresses of the program's variables, by their number.
     pub(crate) globals: Vec<u64>,
     pub(crate) traits: DeviceTraits,
@@ -28,6 +29,10 @@ pub(crate) struct Launch {
     pub(crate) dynamic_shared_bytes: u32,
     pub(crate) cooperative: bool,
     pub(crate) params: Vec<u8>,
+    /// Instead of its stream's.
+    pub(crate) priority: Option<i32>,
+    /// What the host said that it accesses, if it said anything.
+    pub(crate) declared: Option<Vec<DeclaredAccess>>,
 }
 
 /// Where and for whom a launch runs.

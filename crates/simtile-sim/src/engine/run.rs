@@ -94,13 +94,16 @@ impl Core {
             let Some(stream) = state.streams.get(&uid) else { continue };
             let Some(item) = stream.items.front() else { continue };
             let Some(context) = state.contexts.get(&stream.context) else { continue };
-            if stream.running || context.ending || !in_legacy_order(state, stream, item.seq) {
+            if stream.running || !in_legacy_order(state, stream, item.seq) {
                 continue;
             }
             let candidate = Candidate {
                 stream: uid,
                 seq: item.seq,
-                priority: stream.priority,
+                priority: match &item.work {
+                    Work::Launch(launch) => launch.priority.unwrap_or(stream.priority),
+                    _ => stream.priority,
+                },
                 instant: item.work.is_instant(),
             };
             match &item.work {
@@ -233,6 +236,10 @@ impl Core {
     pub(crate) fn lose(&self, state: &mut State, context: u64, code: CUresult) {
         if let Some(lost) = state.contexts.get_mut(&context) {
             lost.lost.get_or_insert(code);
+            let device = lost.device;
+            if let Some(primary) = state.primaries.get_mut(device as usize) {
+                primary.lost.get_or_insert(code);
+            }
         }
         self.discard(state, context);
         self.changed.notify_all();

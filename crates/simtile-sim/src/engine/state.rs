@@ -38,7 +38,7 @@ pub(crate) struct ContextState {
     pub(crate) blocked: usize,
     /// Set when running kernels should end.
     pub(crate) cancel: Arc<AtomicBool>,
-    /// Being destroyed: nothing starts any more.
+    /// Being destroyed: nothing new is taken.
     pub(crate) ending: bool,
     /// Contexts whose memory it may reach.
     pub(crate) peers: BTreeSet<u64>,
@@ -108,6 +108,8 @@ pub(crate) struct Primary {
     pub(crate) context: Option<u64>,
     pub(crate) retains: u32,
     pub(crate) flags: u32,
+    /// The code of the fault after which the device is of no use to the process.
+    pub(crate) lost: Option<CUresult>,
 }
 
 /// All of it.

@@ -16,6 +16,16 @@ fn check_flags(flags: u32) -> Res {
     Ok(())
 }
 
+const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+
+/// A limit that this device does not have, or that does not exist.
+fn unknown_limit(limit: CUlimit) -> CUresult {
+    if limit.0 < CUlimit::CU_LIMIT_MAX.0 { CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT } else { INVALID }
+}
+
+/// Every context maps host memory.
+const MAP_HOST: u32 = CUctx_flags::CU_CTX_MAP_HOST.0;
+
 /// Ends the primary context of a device whatever its number of users.
 fn end_primary(call: &Call<'_>, device: i32, context: u64) -> Res {
     let handle = {
@@ -114,6 +124,9 @@ entries! {
     }
 
     fn cuCtxDestroy(call, handle: CUcontext) {
+        if handle.is_null() {
+            return Err(INVALID);
+        }
         let context = {
             let state = call.core.state.lock();
             let context = call.core.context_of(&state, handle)?;
@@ -158,14 +171,20 @@ entries! {
 
     fn cuCtxGetDevice(call, out: *mut CUdevice) {
         out.check()?;
-        out.set(call.context()?.device)
+        let handle = call.current_handle();
+        if handle.is_null() {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        // Also of a lost context.
+        let state = call.core.state.lock();
+        out.set(call.core.context_of(&state, handle)?.device)
     }
 
     fn cuCtxGetFlags(call, out: *mut c_uint) {
         out.check()?;
         let context = call.context()?;
         let state = call.core.state.lock();
-        out.set(state.contexts.get(&context.uid).map_or(0, |c| c.flags))
+        out.set(state.contexts.get(&context.uid).map_or(0, |c| c.flags | MAP_HOST))
     }
 
     fn cuCtxSetFlags(call, flags: c_uint) {
@@ -194,7 +213,7 @@ entries! {
         let context = call.context()?;
         let state = call.core.state.lock();
         let value = state.contexts.get(&context.uid).and_then(|c| c.limit(limit));
-        out.set(value.ok_or(CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT)?)
+        out.set(value.ok_or(unknown_limit(limit))?)
     }
 
     fn cuCtxSetLimit(call, limit: CUlimit, value: usize) {
@@ -203,15 +222,19 @@ entries! {
             let state = call.core.state.lock();
             state.contexts.get(&context.uid).is_some_and(|c| c.limit(limit).is_some())
         };
-        if !known {
-            return Err(CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT);
-        }
-        let value = match limit {
-            // Local memory per thread is at most 512 KiB, in steps of 16 bytes.
-            CUlimit::CU_LIMIT_STACK_SIZE if value > 512 << 10 => {
-                return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        let value = match (known, limit) {
+            (false, _) => return Err(unknown_limit(limit)),
+            // Local memory for all threads of the device at once must fit; in steps of 16 bytes.
+            (_, CUlimit::CU_LIMIT_STACK_SIZE) if value >= 512 << 10 => return Err(INVALID),
+            (_, CUlimit::CU_LIMIT_STACK_SIZE) => value.next_multiple_of(16),
+            (_, CUlimit::CU_LIMIT_MAX_L2_FETCH_GRANULARITY) if value > 128 => return Err(INVALID),
+            (_, CUlimit::CU_LIMIT_SHMEM_SIZE | CUlimit::CU_LIMIT_CIG_ENABLED) => {
+                return Err(CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT);
             }
-            CUlimit::CU_LIMIT_STACK_SIZE => value.next_multiple_of(16),
+            // Least sizes, read from an H200.
+            (_, CUlimit::CU_LIMIT_PRINTF_FIFO_SIZE) => value.max(512 << 10),
+            (_, CUlimit::CU_LIMIT_MALLOC_HEAP_SIZE) => value.max(4 << 20),
+            (_, CUlimit::CU_LIMIT_PERSISTING_L2_CACHE_SIZE) => value.clamp(3_932_160, 39_321_600),
             _ => value,
         };
         // The real driver waits for everything here.

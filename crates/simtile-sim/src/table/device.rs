@@ -59,7 +59,7 @@ entries! {
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => bus(device),
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID
             | CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => 0,
-            // What the profile does not name, the device does not have.
+            // Those that are not 0 are in the profile.
             _ => call.core.profile.attribute(attribute).unwrap_or(0),
         })
     }

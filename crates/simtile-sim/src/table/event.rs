@@ -106,6 +106,7 @@ entries! {
         // The external flag only means something in a capture.
         match CUevent_record_flags(flags) {
             CUevent_record_flags::CU_EVENT_RECORD_DEFAULT => record(call, handle, stream),
+            CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL => Err(CUresult::CUDA_ERROR_ILLEGAL_STATE),
             _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         }
     }

@@ -9,8 +9,12 @@ mod context;
 mod copy;
 mod device;
 mod event;
+mod function;
 mod init;
+mod launch;
+mod library;
 mod memory;
+mod module;
 mod pinned;
 mod pool;
 mod stream;
@@ -24,6 +28,10 @@ pub(crate) static TABLE: Table = {
     let table = context::fill(table);
     let table = stream::fill(table);
     let table = event::fill(table);
+    let table = module::fill(table);
+    let table = library::fill(table);
+    let table = function::fill(table);
+    let table = launch::fill(table);
     // The memory families. Their state and queued work are in `heap.rs`.
     let table = memory::fill(table);
     let table = pool::fill(table);

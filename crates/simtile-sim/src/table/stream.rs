@@ -166,8 +166,11 @@ entries! {
     }
 
     fn cuStreamWaitEvent(call, handle: CUstream, event: CUevent, flags: c_uint) {
-        if flags != CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT.0 {
-            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        match CUevent_wait_flags(flags) {
+            CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT => {}
+            // Only means something in a capture.
+            CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL => return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE),
+            _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         }
         let stream = call.stream(handle)?;
         let (event, _) = event_uid(call, event)?;

@@ -1,6 +1,7 @@
 //! Tests through the table, as host code would call it.
 
 mod explored;
+pub(crate) mod program;
 mod rules;
 mod streams;
 

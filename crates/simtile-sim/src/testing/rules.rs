@@ -76,12 +76,14 @@ fn a_lost_context_answers_the_same_code_for_ever() {
     ] {
         assert_eq!(code, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     }
-    // The device is not: its primary context can be had anew.
-    ok!(rig, cuDevicePrimaryCtxReset(0));
-    let mut context = CUcontext::NULL;
+    let (mut device, mut context) = (-1, CUcontext::NULL);
+    ok!(rig, cuCtxGetDevice(&mut device));
+    assert_eq!(device, 0);
+    // Nor is the device of use to this process again, as on an H200.
     ok!(rig, cuDevicePrimaryCtxRetain(&mut context, 0));
-    ok!(rig, cuCtxSetCurrent(context));
-    ok!(rig, cuCtxSynchronize());
+    ok!(rig, cuDevicePrimaryCtxReset(0));
+    let again = code!(rig, cuDevicePrimaryCtxRetain(&mut context, 0));
+    assert_eq!(again, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 #[test]
