@@ -35,8 +35,7 @@ pub(crate) fn load_ptx(text: &str, traits: DeviceTraits) -> Result<Arc<dyn Progr
 
 /// Tile bytecode becomes a program.
 pub(crate) fn load_tile(bytes: &[u8], traits: DeviceTraits) -> Result<Arc<dyn Program>, LoadFault> {
-    let _ = (bytes, traits);
-    Err(LoadFault::Unsupported { at: 0, what: "Tile bytecode".to_owned() })
+    crate::tile::load(bytes, traits).map(Arc::from)
 }
 
 /// What `cuFuncSetAttribute` sets.

@@ -1,6 +1,7 @@
 //! Tests through the table, as host code would call it.
 
 mod explored;
+mod launches;
 pub(crate) mod program;
 mod rules;
 mod streams;
@@ -113,5 +114,63 @@ impl Rig {
                 .join()
                 .unwrap()
         })
+    }
+}
+
+/// Device memory that the tests of launches write to.
+impl Rig {
+    pub(crate) fn memory(&self, bytes: u64) -> std::sync::Arc<crate::memory::Allocation> {
+        let kind = crate::memory::MemoryKind::Device;
+        let allocation = self.sim.core().space.allocate(kind, 0, bytes).unwrap();
+        let (backing, offset) = allocation.backing();
+        backing.mark_written(offset, bytes);
+        allocation
+    }
+
+    pub(crate) fn word(&self, memory: &crate::memory::Allocation, index: u64) -> u32 {
+        let (backing, offset) = memory.backing();
+        u32::from_ne_bytes(backing.load::<4>(offset + 4 * index))
+    }
+
+    pub(crate) fn set_word(&self, memory: &crate::memory::Allocation, index: u64, value: u32) {
+        let (backing, offset) = memory.backing();
+        backing.store::<4>(offset + 4 * index, value.to_ne_bytes());
+    }
+
+    /// Loads the test program.
+    pub(crate) fn module(&self) -> CUmodule {
+        let mut module = CUmodule::NULL;
+        ok!(self, cuModuleLoadData(&mut module, program::IMAGE.as_ptr().cast()));
+        module
+    }
+
+    pub(crate) fn function(&self, module: CUmodule, name: &str) -> CUfunction {
+        let mut function = CUfunction::NULL;
+        let name = std::ffi::CString::new(name).unwrap();
+        ok!(self, cuModuleGetFunction(&mut function, module, name.as_ptr()));
+        function
+    }
+
+    /// Launches with 8-byte and 4-byte parameters as the test program's kernels take them.
+    pub(crate) fn launch(
+        &self,
+        function: CUfunction,
+        grid: [u32; 3],
+        block: [u32; 3],
+        dynamic: u32,
+        stream: CUstream,
+        params: &[u64],
+    ) -> CUresult {
+        let mut list: Vec<*mut core::ffi::c_void> =
+            params.iter().map(|value| core::ptr::from_ref(value).cast_mut().cast()).collect();
+        let list = if list.is_empty() { core::ptr::null_mut() } else { list.as_mut_ptr() };
+        let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
+        let extra = core::ptr::null_mut();
+        code!(self, cuLaunchKernel(function, gx, gy, gz, bx, by, bz, dynamic, stream, list, extra))
+    }
+
+    /// Launches one thread, which must be accepted.
+    pub(crate) fn run(&self, function: CUfunction, stream: CUstream, params: &[u64]) {
+        assert_eq!(self.launch(function, [1; 3], [1; 3], 0, stream, params), CUresult::CUDA_SUCCESS);
     }
 }
