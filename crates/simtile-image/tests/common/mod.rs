@@ -16,7 +16,7 @@ pub fn artifact(name: &str) -> Vec<u8> {
 /// All images (by ending), with their paths under `artifacts`, in order.
 pub fn images() -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
-    for folder in ["ptx", "cubin", "fatbin", "tile_rs", "cutile_python"] {
+    for folder in ["ptx", "cubin", "fatbin", "tile_rs", "tile_wide", "cutile_python"] {
         for file in std::fs::read_dir(root().join(folder)).expect(folder) {
             let name = file.unwrap().file_name().into_string().unwrap();
             let ending = name.rsplit('.').next().unwrap_or("");
