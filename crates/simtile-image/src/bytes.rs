@@ -60,6 +60,9 @@ pub(crate) fn error(offset: u64, what: &'static str, problem: Problem) -> Format
     FormatError { offset, what, problem }
 }
 
+/// The longest name in a string table, bytes.
+pub(crate) const MAX_NAME: usize = 1 << 16;
+
 /// A part of an image that knows where it begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a> {
@@ -123,11 +126,17 @@ impl<'a> Bytes<'a> {
         Ok(u64::from_le_bytes(self.array(at, what)?))
     }
 
-    /// The bytes from `at` up to a NUL, which must be there.
+    /// The bytes from `at` up to a NUL, which must come within [`MAX_NAME`] bytes.
     pub(crate) fn c_str(&self, at: u64, what: &'static str) -> Result<&'a [u8], FormatError> {
         let rest = self.rest(at, what)?;
-        match rest.data.iter().position(|&b| b == 0) {
+        // Many names may point into one long text: without a limit that takes quadratic time.
+        let most = rest.data.len().min(MAX_NAME + 1);
+        match rest.data[..most].iter().position(|&b| b == 0) {
             Some(n) => Ok(&rest.data[..n]),
+            None if most > MAX_NAME => {
+                let problem = Problem::Limit { value: rest.len(), limit: MAX_NAME as u64 };
+                Err(error(rest.base, what, problem))
+            }
             None => Err(error(rest.base, what, Problem::Malformed("no NUL before the end of the table"))),
         }
     }

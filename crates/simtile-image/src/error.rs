@@ -24,7 +24,7 @@ pub enum ImageError {
         /// On which line, from 1.
         line: u32,
     },
-    /// Text that is not PTX.
+    /// Text that is not PTX as far as our parser knows it; see [`ImageError::may_be_newer`].
     Ptx(ptx::PtxError),
     /// An ELF file that is not a whole cubin.
     Elf(FormatError),
@@ -54,6 +54,20 @@ pub enum ImageError {
     /// Bytecode that cannot be read.
     #[cfg(feature = "tile")]
     Tile(crate::tile::TileError),
+}
+
+impl ImageError {
+    /// Whether the image could be right by rules newer than this crate: PTX that the parser does not know, or a newer
+    /// version of the bytecode. A driver answers those with an error of its own, never with a crash; all other
+    /// errors say that the image is not whole.
+    pub fn may_be_newer(&self) -> bool {
+        match self {
+            Self::Ptx(_) => true,
+            Self::TileVersion { found, supported } => *found > supported[1],
+            Self::Member { error, .. } => error.may_be_newer(),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for ImageError {

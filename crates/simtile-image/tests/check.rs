@@ -49,7 +49,9 @@ fn ptx_text_rules() {
         bad[third_line] = byte;
         assert_eq!(check(&bad), Err(expected));
     }
-    assert!(matches!(check(b"hello"), Err(ImageError::Ptx(e)) if e.line == 1));
+    let error = check(b"hello").unwrap_err();
+    assert!(matches!(&error, ImageError::Ptx(e) if e.line == 1));
+    assert!(error.may_be_newer());
     assert_eq!(check(b""), Err(ImageError::Empty));
 }
 
@@ -114,6 +116,7 @@ fn tile_headers() {
         let error = check(&image).unwrap_err();
         assert_eq!(error, ImageError::TileVersion { found: (major, minor), supported: [(13, 2), (13, 5)] });
         assert!(error.to_string().contains(&format!("{major}.{minor}")), "{error}");
+        assert_eq!(error.may_be_newer(), (major, minor) > (13, 5));
     }
     for len in 8..12 {
         image[8] = 13;

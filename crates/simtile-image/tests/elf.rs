@@ -162,3 +162,19 @@ fn old_flags() {
     image[48..52].copy_from_slice(&0x005a_0d5au32.to_le_bytes());
     assert_eq!(parse(&image).unwrap().target.to_string(), "sm_90a");
 }
+
+/// A table of names without an end costs no more than its limit for each symbol.
+#[test]
+fn names_are_limited() {
+    let whole = artifact("cubin/clusters.sm_90.cubin");
+    // Moves the section names (section 1) to a long run of letters behind the image.
+    let mut image = whole.clone();
+    let headers = u64::from_le_bytes(image[40..48].try_into().unwrap()) as usize;
+    let names = headers + 64;
+    let at = image.len() as u64;
+    image.extend_from_slice(&vec![b'x'; 1 << 17]);
+    image[names + 24..names + 32].copy_from_slice(&at.to_le_bytes());
+    image[names + 32..names + 40].copy_from_slice(&(1u64 << 17).to_le_bytes());
+    let e = parse(&image).expect_err("no names");
+    assert_eq!(e.problem, Problem::Limit { value: 1 << 17, limit: 1 << 16 });
+}

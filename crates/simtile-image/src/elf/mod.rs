@@ -80,12 +80,16 @@ impl Cubin {
         let header = Header::parse(bytes)?;
         let sections = Sections::parse(bytes, &header)?;
         let symbols = sections.symbols()?;
+        let shared: HashMap<&str, u64> =
+            sections.iter().filter_map(|s| Some((s.name.strip_prefix(".nv.shared.")?, s.size))).collect();
         let mut entries = Vec::new();
         // Which entry belongs to a symbol.
         let mut by_symbol = HashMap::new();
         let mut by_name = HashMap::new();
         for (index, symbol) in symbols.iter().enumerate().filter(|(_, s)| s.is_entry()) {
-            let entry = entry(symbol, &sections, header.target.sm)?;
+            let mut entry = entry(symbol, &sections)?;
+            let reserved = if header.target.sm >= 90 { RESERVED_SHARED } else { 0 };
+            entry.shared_bytes = shared.get(symbol.name).map_or(0, |s| s.saturating_sub(reserved));
             if by_name.insert(entry.name.clone(), entries.len()).is_some() {
                 return Err(error(symbol.offset, "symbol", Problem::Malformed("a kernel is defined twice")));
             }
@@ -121,7 +125,7 @@ impl Cubin {
     }
 }
 
-fn entry(symbol: &Symbol<'_>, sections: &Sections<'_>, sm: u32) -> Result<CubinEntry, FormatError> {
+fn entry(symbol: &Symbol<'_>, sections: &Sections<'_>) -> Result<CubinEntry, FormatError> {
     let name = symbol.name.to_owned();
     let code = sections.get(symbol.section).ok_or_else(|| {
         error(symbol.offset, "kernel's symbol", Problem::Malformed("it is not in a section"))
@@ -133,11 +137,6 @@ fn entry(symbol: &Symbol<'_>, sections: &Sections<'_>, sm: u32) -> Result<CubinE
     let end = symbol.value.saturating_add(symbol.size);
     if end > code.size {
         return Err(error(symbol.offset, "kernel's code", Problem::Beyond { end, limit: code.size }));
-    }
-    let shared = sections.iter().find(|s| s.name.strip_prefix(".nv.shared.") == Some(symbol.name));
-    let mut shared_bytes = shared.map_or(0, |s| s.size);
-    if sm >= 90 {
-        shared_bytes = shared_bytes.saturating_sub(RESERVED_SHARED);
     }
     // Older files have the registers here only.
     let registers = Some(code.info >> 24).filter(|&r| r != 0);
@@ -151,7 +150,7 @@ fn entry(symbol: &Symbol<'_>, sections: &Sections<'_>, sm: u32) -> Result<CubinE
         max_cluster_blocks: None,
         explicit_cluster: false,
         registers,
-        shared_bytes,
+        shared_bytes: 0,
         local_bytes: None,
     })
 }

@@ -95,7 +95,10 @@ fn read_function(
                 if items.len() == inputs.len()
                     && items.iter().all(|a| matches!(a, Attribute::Dictionary(_))) =>
             {
-                entry = entry.attr("arg_attrs", Attribute::Array(items));
+                // The writer takes dictionaries that are all empty for none.
+                if items.iter().any(|a| !matches!(a, Attribute::Dictionary(d) if d.is_empty())) {
+                    entry = entry.attr("arg_attrs", Attribute::Array(items));
+                }
             }
             _ => {
                 let what = "argument attributes are not one dictionary for each argument".into();
