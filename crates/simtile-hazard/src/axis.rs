@@ -82,10 +82,17 @@ impl<B: Backend> AxisSlot<B> {
         self.tail.load(Ordering::Acquire)
     }
 
-    /// Publishes an event that has been recorded and filled.
-    pub(crate) fn publish(&self, event: EventRef<B>, epoch: Epoch) {
-        self.records.lock().push_back(event);
+    /// Publishes an event that has been recorded and filled. Not on a failed axis: whoever failed it has taken its
+    /// events away, and a later one would stand for epochs that it must not.
+    pub(crate) fn publish(&self, event: EventRef<B>, epoch: Epoch) -> bool {
+        let mut records = self.records.lock();
+        if self.has(FAILED) {
+            drop(records);
+            return false;
+        }
+        records.push_back(event);
         self.recorded.store(epoch, Ordering::Release);
+        true
     }
 
     /// The oldest event that covers `epoch`.

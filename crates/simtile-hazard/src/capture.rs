@@ -142,12 +142,6 @@ fn enter<B: Backend>(
     if matches!(stream.kind, StreamKind::PerThread(owner) if owner != thread) {
         return Err(SubmitError::WrongThread);
     }
-    if site!(SealCapture) && state.unsealed > 0 {
-        inner.seal_epoch(stream, state, state.last_used);
-    }
-    if inner.axes.get(stream.axis).is_none_or(|slot| slot.has(FAILED)) {
-        return Err(SubmitError::Failed { axis: stream.axis });
-    }
     let Some(handle) = &state.handle else { return Err(SubmitError::Closed) };
     if stream.kind.may_capture() {
         match inner.backend.is_capturing(handle) {
@@ -156,6 +150,13 @@ fn enter<B: Backend>(
             Err(error) => return Err(SubmitError::Driver { step: Step::IsCapturing, error }),
         }
     }
+    if site!(SealCapture) && state.unsealed > 0 {
+        inner.seal_epoch(stream, state, state.last_used);
+    }
+    if inner.axes.get(stream.axis).is_none_or(|slot| slot.has(FAILED)) {
+        return Err(SubmitError::Failed { axis: stream.axis });
+    }
+    let Some(handle) = &state.handle else { return Err(SubmitError::Closed) };
     begin(handle).map_err(|error| SubmitError::Driver { step: Step::Enqueue, error })?;
     state.capture = Some(id);
     Ok(())

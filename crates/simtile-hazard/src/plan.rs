@@ -27,7 +27,7 @@ pub(crate) struct Follow {
 /// What planning found.
 #[derive(Default)]
 pub(crate) struct Plan {
-    /// At most one entry per axis: the latest epoch, which covers the earlier ones.
+    /// At most one entry per axis and reason: the latest epoch, which covers the earlier ones.
     pub follow: SmallVec<[Follow; 4]>,
     /// Which accesses met another stream's conflicting work (the 64th and later share a bit).
     pub met: u64,
@@ -37,16 +37,11 @@ impl Plan {
     fn add(&mut self, access: usize, entry: &Entry, ours: Kind, why: Why) {
         let stamp = Stamp { axis: entry.axis, epoch: entry.epoch };
         let new = Follow { stamp, access, theirs: entry.kind, ours, why };
-        match self.follow.iter_mut().find(|follow| follow.stamp.axis == entry.axis) {
-            Some(old) => {
-                if why == Why::Conflict && old.why == Why::ReaderLimit {
-                    let epoch = old.stamp.epoch.max(entry.epoch);
-                    *old = Follow { stamp: Stamp { epoch, ..stamp }, ..new };
-                } else if old.stamp.epoch < entry.epoch {
-                    let why = if old.why == Why::Conflict { Why::Conflict } else { why };
-                    *old = Follow { why, ..new };
-                }
-            }
+        // A conflict and a reader limit are judged differently, so they stay apart.
+        let same = |follow: &&mut Follow| follow.stamp.axis == entry.axis && follow.why == why;
+        match self.follow.iter_mut().find(same) {
+            Some(old) if old.stamp.epoch < entry.epoch => *old = new,
+            Some(_) => {}
             None => self.follow.push(new),
         }
     }

@@ -16,11 +16,23 @@ impl<B: Backend> Inner<B> {
     /// Makes sure that an event covers `epoch`, or that the axis has failed. Whether something was recorded.
     ///
     /// An awaited epoch whose record failed is sealed again; a second failure fails the axis.
+    ///
+    /// A borrowed stream is asked first whether its owner captures it; if so, that is a record that failed.
     pub(crate) fn seal_epoch(
         &self,
         stream: &StreamInner<B>,
         state: &mut StreamState<B>,
         epoch: Epoch,
+    ) -> bool {
+        self.seal_epoch_asking(stream, state, epoch, stream.kind.may_capture())
+    }
+
+    pub(crate) fn seal_epoch_asking(
+        &self,
+        stream: &StreamInner<B>,
+        state: &mut StreamState<B>,
+        epoch: Epoch,
+        ask: bool,
     ) -> bool {
         let Some(slot) = self.axes.get(stream.axis) else { return false };
         if slot.completed() >= epoch || slot.recorded() >= epoch || slot.has(FAILED) {
@@ -30,6 +42,13 @@ impl<B: Backend> Inner<B> {
         if state.capture.is_some() {
             // Everything before the capture was sealed when it began.
             return false;
+        }
+        if ask && site!(RefuseBorrowedCapturing) {
+            let capturing = state.handle.as_ref().map(|handle| self.backend.is_capturing(handle));
+            if !matches!(capturing, Some(Ok(false))) {
+                self.record_failed(stream, state);
+                return false;
+            }
         }
         if self.seal_once(stream, state) {
             return true;
@@ -60,11 +79,7 @@ impl<B: Backend> Inner<B> {
             _ => None,
         };
         let Some(event) = recorded else {
-            self.stats.fire(Rule::RecordFailed);
-            state.failures += 1;
-            if state.failures >= RECORD_ATTEMPTS {
-                self.fail_axis(stream.axis);
-            }
+            self.record_failed(stream, state);
             return false;
         };
         state.failures = 0;
@@ -86,8 +101,15 @@ impl<B: Backend> Inner<B> {
                 content.frontier.copy_from(&state.frontier);
             }
         });
-        slot.publish(event, closed);
-        true
+        slot.publish(event, closed)
+    }
+
+    fn record_failed(&self, stream: &StreamInner<B>, state: &mut StreamState<B>) {
+        self.stats.fire(Rule::RecordFailed);
+        state.failures += 1;
+        if state.failures >= RECORD_ATTEMPTS {
+            self.fail_axis(stream.axis);
+        }
     }
 
     /// An unused event; made here only if those made ahead have run out.

@@ -183,7 +183,11 @@ impl<B: Backend> Inner<B> {
     where
         F: FnOnce(&B::Stream) -> Result<R, B::Error>,
     {
-        let list = collect(accesses)?;
+        let list = collect(accesses).inspect_err(|error| {
+            if matches!(error, SubmitError::Aliased { .. }) {
+                self.stats.fire(Rule::Aliased);
+            }
+        })?;
         let mut enqueue = Some(enqueue);
         let mut tried = false;
         loop {
@@ -424,19 +428,22 @@ impl<B: Backend> Inner<B> {
             }
             events.push((event, *follow));
         }
-        // One wait may imply another. No two imply each other: of two events, one was recorded first.
-        let implied = |at: usize| {
+        // One wait may imply another.
+        let before = events.len();
+        let mut at = 0;
+        while at < events.len() {
             let stamp = events[at].1.stamp;
-            events.iter().any(|(other, _)| {
+            let implied = events.iter().any(|(other, _)| {
                 other.with(|content| {
                     content.axis != stamp.axis && content.frontier.get(stamp.axis) >= stamp.epoch
                 })
-            })
-        };
-        let keep: SmallVec<[bool; 8]> = (0..events.len()).map(|at| !implied(at)).collect();
-        let mut kept = keep.iter();
-        let before = events.len();
-        events.retain(|_| kept.next().copied().unwrap_or(true));
+            });
+            if implied {
+                events.remove(at);
+            } else {
+                at += 1;
+            }
+        }
         self.stats.add(Rule::SkipTransitive, (before - events.len()) as u64);
         Ok(events)
     }
@@ -665,7 +672,8 @@ impl<B: Backend> Inner<B> {
         let sealed = match rule {
             // Nobody waits yet: one try; the next seal covers it.
             Rule::SealEager | Rule::SealCheckpoint => self.seal_once(stream, state),
-            _ => self.seal_epoch(stream, state, epoch),
+            // `admit` has asked already whether a borrowed stream is capturing.
+            _ => self.seal_epoch_asking(stream, state, epoch, false),
         };
         if !sealed {
             return None;

@@ -255,24 +255,21 @@ impl<B: Backend> Tracker<B> {
 impl<B: Backend> Inner<B> {
     /// Where a stamp stands, without asking for anything.
     pub(crate) fn look(&self, stamp: Stamp) -> Settled<B> {
-        // Failure is asked last: whoever fails an axis takes its events away after setting the flag.
         if self.axes.done(stamp) {
             return Settled::Complete;
+        }
+        // Before the events: nothing waits for an axis that is known to have failed.
+        if self.axes.is_failed(stamp.axis) {
+            return Settled::Failed;
         }
         let Some(slot) = self.axes.get(stamp.axis) else { return Settled::Complete };
-        if let Some(event) = slot.covering(stamp.epoch) {
-            if event.stamp().axis == stamp.axis {
-                return Settled::Pending(event);
-            }
-            // The place changed hands: the axis has ended.
-            return Settled::Complete;
-        }
-        if self.axes.done(stamp) {
-            Settled::Complete
-        } else if self.axes.is_failed(stamp.axis) {
-            Settled::Failed
-        } else {
-            Settled::Unsealed
+        match slot.covering(stamp.epoch) {
+            // Else the place has changed hands: the axis has ended.
+            Some(event) if event.stamp().axis == stamp.axis => Settled::Pending(event),
+            Some(_) => Settled::Complete,
+            None if self.axes.done(stamp) => Settled::Complete,
+            None if self.axes.is_failed(stamp.axis) => Settled::Failed,
+            None => Settled::Unsealed,
         }
     }
 
