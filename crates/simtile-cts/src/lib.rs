@@ -7,9 +7,10 @@
 //!
 //! * [`frame`]: what a test is, the runner, the reports;
 //! * [`gpu`], [`kernels`]: what tests start from;
-//! * [`driver`]: the driver layer, a module a family.
+//! * [`driver`], [`core_layer`]: the two layers, a module a family.
 
 pub mod artifacts;
+pub mod core_layer;
 pub mod driver;
 pub mod frame;
 pub mod gpu;
@@ -21,7 +22,7 @@ use simtile_driver::sys::CUresult;
 
 /// Every test, driver layer first.
 pub fn tests() -> impl Iterator<Item = &'static Test> {
-    driver::FAMILIES.iter().flat_map(|family| family.iter())
+    driver::FAMILIES.iter().chain(core_layer::FAMILIES).flat_map(|family| family.iter())
 }
 
 /// Name of device 0 and number of devices: what counts are committed for.

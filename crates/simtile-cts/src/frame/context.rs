@@ -2,26 +2,37 @@
 
 use super::{Check, Need, Stop};
 use crate::{cu, ok};
-use simtile_driver::Driver;
+use simtile_driver::count::Counted;
 use simtile_driver::sys::{CUdevice, CUdevice_attribute};
+use simtile_driver::{Driver, Entry};
 use simtile_sim::Simulator;
 
 /// The driver a test runs on, counted, and the seed of this run.
 pub struct Cx {
-    driver: Driver,
+    counted: Counted,
     simulator: Option<Simulator>,
     seed: u64,
 }
 
 impl Cx {
     /// Puts a test's surroundings together.
-    pub fn new(driver: Driver, simulator: Option<Simulator>, seed: u64) -> Self {
-        Self { driver, simulator, seed }
+    pub fn new(counted: Counted, simulator: Option<Simulator>, seed: u64) -> Self {
+        Self { counted, simulator, seed }
     }
 
     /// The driver. Its calls are counted.
     pub fn driver(&self) -> Driver {
-        self.driver
+        self.counted.driver()
+    }
+
+    /// Calls of the driver so far.
+    pub fn calls(&self) -> u64 {
+        self.counted.counts().total()
+    }
+
+    /// Calls of one entry so far.
+    pub fn calls_of(&self, entry: Entry) -> u64 {
+        self.counted.counts().of(entry)
     }
 
     /// The control handle, if the driver is a simulator in this process.

@@ -77,7 +77,7 @@ fn one_seed(test: &Test, target: &Target, seed: u64, called: &mut [bool]) -> Che
         .open(devices.max().unwrap_or(1), seed)
         .map_err(|error| Stop::fail(format!("no driver: {error}")))?;
     let counted = Counted::new(driver);
-    let cx = Cx::new(counted.driver(), simulator, seed);
+    let cx = Cx::new(counted, simulator, seed);
     cx.require(test.needs)?;
     // What the checks of the needs called says nothing about the test.
     let before = counted.counts();
