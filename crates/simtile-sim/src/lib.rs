@@ -18,6 +18,7 @@ pub mod exec;
 pub mod explore;
 pub mod graph;
 pub mod memory;
+pub mod ptx;
 pub mod tile;
 
 mod config;

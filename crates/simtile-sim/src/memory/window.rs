@@ -153,6 +153,21 @@ impl Window {
         }
     }
 
+    /// Notes an access in the view's log: for callers that find the memory once for several accesses. The
+    /// offset is one that the last call gave, or lies in the same mapping.
+    #[inline]
+    pub fn note(&self, offset: u64, bytes: u64, touch: Touch) {
+        if let Some(touched) = &self.touched {
+            touched.note(offset, bytes, touch);
+        }
+    }
+
+    /// Whether there is a log.
+    #[inline]
+    pub fn is_logged(&self) -> bool {
+        self.touched.is_some()
+    }
+
     /// The allocation behind the last access.
     pub fn allocation(&self) -> Option<&Arc<Allocation>> {
         self.last.as_ref().map(|hit| &hit.allocation)

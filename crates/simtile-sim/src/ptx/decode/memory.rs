@@ -1,0 +1,362 @@
+//! Loads, stores, atomics, asynchronous copies.
+
+use super::modifiers::Modifiers;
+use super::{Decoder, Result};
+use crate::ptx::code::{Access, Atom, AtomOp, Copy, Mbar, MbarOp, NONE, Op, PredSrc, Slot, Space};
+use simtile_image::ptx::{Instruction, Operand, Type};
+
+fn space_of(name: &str) -> Option<Space> {
+    Some(match name {
+        "global" | "const" => Space::Global,
+        "shared" | "shared::cta" | "shared::cluster" => Space::Shared,
+        "local" => Space::Local,
+        "param" | "param::entry" | "param::func" => Space::Param,
+        _ => return None,
+    })
+}
+
+const SPACES: &[&str] = &[
+    "global",
+    "const",
+    "shared",
+    "shared::cta",
+    "shared::cluster",
+    "local",
+    "param",
+    "param::entry",
+    "param::func",
+];
+
+impl Decoder<'_, '_> {
+    pub(super) fn space(&self, m: &mut Modifiers<'_>) -> Space {
+        m.pick(SPACES).and_then(space_of).unwrap_or(Space::Generic)
+    }
+
+    fn elements<'i>(&self, operand: &'i Operand, lanes: usize) -> Result<&'i [Operand]> {
+        let elements = match operand {
+            Operand::Vector(all) => &all[..],
+            one => std::slice::from_ref(one),
+        };
+        if elements.len() == lanes {
+            Ok(elements)
+        } else {
+            self.bad(format!("{lanes} registers are expected, not {}", elements.len()))
+        }
+    }
+
+    pub(super) fn load(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
+        let policy = m.take("L2::cache_hint");
+        let strong = m.memory_order();
+        let space = if i.opcode == "ldu" {
+            m.take("global");
+            Space::Global
+        } else {
+            self.space(m)
+        };
+        m.take("nc");
+        let lanes = m.vector();
+        let Some(ty) = m.ty().filter(|t| matches!(t.bytes(), 1..=8)) else { return self.refuse() };
+        if i.operands.len() != 2 + usize::from(policy) || ty == Type::Pred {
+            return self.refuse();
+        }
+        let (space, addr) = self.address(&i.operands[1], space)?;
+        let bits = ty.bytes() as u32 * 8;
+        let mut sign_to = 0;
+        let mut regs: Vec<Slot> = Vec::with_capacity(lanes);
+        for element in self.elements(&i.operands[0], lanes)? {
+            if *element == Operand::Sink {
+                regs.push(NONE);
+                continue;
+            }
+            let (slot, width) = self.dst(element)?;
+            if width < bits {
+                return self.bad(format!("a register of {width} bits does not hold this type"));
+            }
+            if matches!(ty, Type::S8 | Type::S16 | Type::S32) && width > bits {
+                sign_to = width as u8;
+            }
+            regs.push(slot);
+        }
+        let cache = self.cache();
+        let width = ty.bytes() as u8;
+        let access = Access { space, addr, width, sign_to, regs: regs.into(), cache, strong };
+        self.emit(Op::Load(Box::new(access)))?;
+        Ok(())
+    }
+
+    pub(super) fn store(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
+        if m.take("async") {
+            return self.store_async(i, m);
+        }
+        if m.take("bulk") {
+            return self.refuse();
+        }
+        let policy = m.take("L2::cache_hint");
+        let strong = m.memory_order();
+        let space = self.space(m);
+        let lanes = m.vector();
+        let Some(ty) = m.ty().filter(|t| matches!(t.bytes(), 1..=8)) else { return self.refuse() };
+        if i.operands.len() != 2 + usize::from(policy) || ty == Type::Pred {
+            return self.refuse();
+        }
+        let (space, addr) = self.address(&i.operands[0], space)?;
+        let elements = self.elements(&i.operands[1], lanes)?;
+        let regs = elements.iter().map(|e| self.src(e, ty)).collect::<Result<Box<[Slot]>>>()?;
+        let cache = self.cache();
+        let access = Access { space, addr, width: ty.bytes() as u8, sign_to: 0, regs, cache, strong };
+        self.emit(Op::Store(Box::new(access)))?;
+        Ok(())
+    }
+
+    /// `st.async…[a], b, [mbar]`: a store, then its bytes are counted at the barrier.
+    fn store_async(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
+        m.memory_order();
+        m.take("mbarrier::complete_tx::bytes");
+        let space = self.space(m);
+        let lanes = m.vector();
+        let Some(ty) = m.ty().filter(|t| matches!(t.bytes(), 4 | 8)) else { return self.refuse() };
+        let [to, value, barrier] = self.operands::<3>(i)?;
+        let space = if space == Space::Generic { Space::Shared } else { space };
+        let (space, addr) = self.address(to, space)?;
+        let elements = self.elements(value, lanes)?;
+        let regs = elements.iter().map(|e| self.src(e, ty)).collect::<Result<Box<[Slot]>>>()?;
+        let (cache, width) = (self.cache(), ty.bytes() as u8);
+        let bytes = self.constant(ty.bytes() * lanes as u64);
+        let (barrier_space, barrier) = self.address(barrier, Space::Shared)?;
+        let access = Access { space, addr, width, sign_to: 0, regs, cache, strong: true };
+        self.emit(Op::Store(Box::new(access)))?;
+        let op = MbarOp::CompleteTx;
+        let complete = Mbar { op, space: barrier_space, addr: barrier, dst: NONE, arg: bytes };
+        self.emit(Op::Mbar(Box::new(complete)))?;
+        Ok(())
+    }
+
+    pub(super) fn atomic(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
+        let returns = i.opcode == "atom";
+        if m.take("async") {
+            return self.refuse();
+        }
+        let policy = m.take("L2::cache_hint");
+        m.memory_order();
+        let space = self.space(m);
+        let Some(name) = m.pick(&["add", "exch", "cas", "and", "or", "xor", "inc", "dec", "min", "max"])
+        else {
+            return self.refuse();
+        };
+        let no_ftz = m.take("noftz");
+        let lanes = m.vector();
+        let Some(ty) = m.ty() else { return self.refuse() };
+        let op = atom_op(name);
+        if !atom_is_built(op, ty, lanes) {
+            return self.refuse();
+        }
+        let half = matches!(ty, Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2);
+        if no_ftz && !half {
+            return self.refuse();
+        }
+        let mut rest = &i.operands[..];
+        let mut dst = Vec::new();
+        if returns {
+            let Some((first, tail)) = rest.split_first() else { return self.bad("a destination is missing") };
+            rest = tail;
+            if *first != Operand::Sink {
+                for element in self.elements(first, lanes)? {
+                    dst.push(self.slot_or_none(element)?);
+                }
+            }
+        }
+        let wanted = 2 + usize::from(op == AtomOp::Cas) + usize::from(policy);
+        if rest.len() != wanted {
+            return self.bad(format!("{} takes another number of operands", i.opcode));
+        }
+        let (space, addr) = self.address(&rest[0], space)?;
+        let elements = self.elements(&rest[1], lanes)?;
+        let src = elements.iter().map(|e| self.src(e, ty)).collect::<Result<Box<[Slot]>>>()?;
+        let swap = if op == AtomOp::Cas { self.src(&rest[2], ty)? } else { NONE };
+        let cache = self.cache();
+        let atom = Atom { space, addr, op, ty, dst: dst.into(), src, swap, cache };
+        self.emit(Op::Atom(Box::new(atom)))?;
+        Ok(())
+    }
+
+    /// `cp.async` and its bulk forms.
+    pub(super) fn copy(&mut self, i: &Instruction, mut m: Modifiers<'_>) -> Result<()> {
+        if m.take("reduce") {
+            return self.copy_bulk(i, m, true);
+        }
+        if !m.take("async") {
+            return self.refuse();
+        }
+        if m.take("bulk") {
+            return self.copy_bulk(i, m, false);
+        }
+        if m.take("mbarrier") {
+            let noinc = m.take("arrive") && m.take("noinc");
+            let space = self.space(&mut m);
+            m.take("b64");
+            let [barrier] = self.operands::<1>(i)?;
+            let (space, addr) = self.address(barrier, space)?;
+            let arg = self.constant(1);
+            let op = MbarOp::AsyncArrive { noinc };
+            self.emit(Op::Mbar(Box::new(Mbar { op, space, addr, dst: NONE, arg })))?;
+        } else if m.pick(&["commit_group", "wait_group", "wait_all"]).is_some() {
+            // Copies are complete when they are issued, which every wait allows.
+            self.emit(Op::Nop)?;
+        } else {
+            let policy = m.take("L2::cache_hint");
+            m.memory_order();
+            if self.space(&mut m) != Space::Shared || self.space(&mut m) != Space::Global {
+                return self.refuse();
+            }
+            let mut operands = &i.operands[..];
+            if policy {
+                operands = operands.split_last().map_or(operands, |(_, rest)| rest);
+            }
+            let (to, from, size, more) = match operands {
+                [to, from, size] => (to, from, size, None),
+                [to, from, size, more] => (to, from, size, Some(more)),
+                _ => return self.bad("cp.async takes three or four operands"),
+            };
+            let Operand::Integer(bytes @ (4 | 8 | 16)) = *size else {
+                return self.bad("cp.async copies 4, 8 or 16 bytes");
+            };
+            let (dst_space, dst) = self.address(to, Space::Shared)?;
+            let (src_space, src) = self.address(from, Space::Global)?;
+            let (mut src_bytes, mut ignore) = (NONE, PredSrc { slot: NONE, negated: true });
+            match more {
+                Some(Operand::Name(name)) if self.pred_slot(name).is_ok() => {
+                    ignore = PredSrc { slot: self.pred_slot(name)?, negated: false };
+                }
+                Some(Operand::Not(name)) => ignore = PredSrc { slot: self.pred_slot(name)?, negated: true },
+                Some(size) => src_bytes = self.src(size, Type::U32)?,
+                None => {}
+            }
+            let (align, bytes, cache) = (bytes as u32, self.constant(bytes), self.cache());
+            let copy = Copy {
+                dst_space,
+                dst,
+                src_space,
+                src,
+                bytes,
+                src_bytes,
+                ignore,
+                align,
+                barrier: None,
+                reduce: None,
+                cache,
+            };
+            self.emit(Op::Copy(Box::new(copy)))?;
+        }
+        if m.is_empty() { Ok(()) } else { self.refuse() }
+    }
+
+    fn copy_bulk(&mut self, i: &Instruction, mut m: Modifiers<'_>, reduce: bool) -> Result<()> {
+        if reduce && !(m.take("async") && m.take("bulk")) {
+            return self.refuse();
+        }
+        if m.pick(&["commit_group", "wait_group"]).is_some() {
+            m.take("read");
+            self.emit(Op::Nop)?;
+            return if m.is_empty() { Ok(()) } else { self.refuse() };
+        }
+        if m.take("prefetch") {
+            m.memory_order();
+            m.take("L2");
+            self.space(&mut m);
+            self.emit(Op::Nop)?;
+            return if m.is_empty() { Ok(()) } else { self.refuse() };
+        }
+        let policy = m.take("L2::cache_hint");
+        m.memory_order();
+        let (to_space, from_space) = (self.space(&mut m), self.space(&mut m));
+        let counted = m.take("mbarrier::complete_tx::bytes");
+        let grouped = m.take("bulk_group");
+        if counted == grouped || to_space == Space::Generic || from_space == Space::Generic {
+            return self.refuse();
+        }
+        let operation = if reduce {
+            let Some(name) = m.pick(&["add", "and", "or", "xor", "inc", "dec", "min", "max"]) else {
+                return self.refuse();
+            };
+            m.take("noftz");
+            let Some(ty) = m.ty() else { return self.refuse() };
+            if !atom_is_built(atom_op(name), ty, 1) {
+                return self.refuse();
+            }
+            Some((atom_op(name), ty))
+        } else {
+            None
+        };
+        let mut operands = &i.operands[..];
+        if policy {
+            operands = operands.split_last().map_or(operands, |(_, rest)| rest);
+        }
+        let (to, from, size, barrier) = match operands {
+            [to, from, size, barrier] if counted => (to, from, size, Some(barrier)),
+            [to, from, size] if grouped => (to, from, size, None),
+            _ => return self.bad("a bulk copy takes other operands"),
+        };
+        let (dst_space, dst) = self.address(to, to_space)?;
+        let (src_space, src) = self.address(from, from_space)?;
+        let bytes = self.src(size, Type::U32)?;
+        let barrier = barrier.map(|b| self.address(b, Space::Shared)).transpose()?;
+        let cache = self.cache();
+        let copy = Copy {
+            dst_space,
+            dst,
+            src_space,
+            src,
+            bytes,
+            src_bytes: NONE,
+            ignore: PredSrc { slot: NONE, negated: true },
+            align: 16,
+            barrier,
+            reduce: operation,
+            cache,
+        };
+        self.emit(Op::Copy(Box::new(copy)))?;
+        if m.is_empty() { Ok(()) } else { self.refuse() }
+    }
+}
+
+fn atom_op(name: &str) -> AtomOp {
+    match name {
+        "add" => AtomOp::Add,
+        "exch" => AtomOp::Exch,
+        "cas" => AtomOp::Cas,
+        "and" => AtomOp::And,
+        "or" => AtomOp::Or,
+        "xor" => AtomOp::Xor,
+        "inc" => AtomOp::Inc,
+        "dec" => AtomOp::Dec,
+        "min" => AtomOp::Min,
+        _ => AtomOp::Max,
+    }
+}
+
+/// The combinations that PTX defines, 128 bits aside.
+fn atom_is_built(op: AtomOp, ty: Type, lanes: usize) -> bool {
+    use AtomOp as A;
+    use Type as T;
+    if lanes > 1 {
+        return match ty {
+            T::F32 => op == A::Add && lanes <= 4,
+            T::F16 | T::Bf16 => matches!(op, A::Add | A::Min | A::Max) && lanes <= 8,
+            T::F16x2 | T::Bf16x2 => matches!(op, A::Add | A::Min | A::Max) && lanes <= 4,
+            _ => false,
+        };
+    }
+    match op {
+        A::Exch => matches!(ty, T::B32 | T::B64 | T::U32 | T::U64 | T::S32 | T::S64 | T::F32),
+        A::Cas => matches!(ty, T::B16 | T::B32 | T::B64 | T::U32 | T::U64 | T::S32 | T::S64),
+        A::And | A::Or | A::Xor => matches!(ty, T::B32 | T::B64 | T::U32 | T::U64 | T::S32 | T::S64),
+        A::Inc | A::Dec => ty == T::U32,
+        A::Add => matches!(
+            ty,
+            T::U32 | T::S32 | T::U64 | T::S64 | T::F32 | T::F64 | T::F16 | T::F16x2 | T::Bf16 | T::Bf16x2
+        ),
+        A::Min | A::Max => {
+            matches!(ty, T::U32 | T::S32 | T::U64 | T::S64 | T::F16 | T::F16x2 | T::Bf16 | T::Bf16x2)
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `wmma`, `mma`, `ldmatrix`, `stmatrix`, `movmatrix`.
+
+use super::modifiers::Modifiers;
+use super::{Decoder, Result};
+use crate::ptx::code::{NONE, Op, Slot, Space, Together, TogetherOp};
+use crate::ptx::matrix::{Element, Matrix, Part, Shape};
+use simtile_image::ptx::{Instruction, Operand, Type};
+
+/// `m16n8k16`.
+fn shape(name: &str) -> Option<Shape> {
+    let (m, rest) = name.strip_prefix('m')?.split_once('n')?;
+    let (n, k) = rest.split_once('k')?;
+    Some(Shape { m: m.parse().ok()?, n: n.parse().ok()?, k: k.parse().ok()? })
+}
+
+fn element(name: &str) -> Option<Element> {
+    Some(match name {
+        "f16" => Element::F16,
+        "bf16" => Element::Bf16,
+        "tf32" => Element::Tf32,
+        "f32" => Element::F32,
+        "f64" => Element::F64,
+        "e4m3" => Element::E4m3,
+        "e5m2" => Element::E5m2,
+        "s32" => Element::S32,
+        "s8" => Element::S8,
+        "u8" => Element::U8,
+        "s4" => Element::S4,
+        "u4" => Element::U4,
+        _ => return None,
+    })
+}
+
+impl Decoder<'_, '_> {
+    fn registers(&mut self, operand: &Operand, wanted: u32, dst: bool) -> Result<Box<[Slot]>> {
+        let all = match operand {
+            Operand::Vector(all) => &all[..],
+            one => std::slice::from_ref(one),
+        };
+        if all.len() as u32 != wanted {
+            return self.bad(format!("a fragment of {wanted} registers is expected, not {}", all.len()));
+        }
+        all.iter().map(|o| if dst { Ok(self.dst(o)?.0) } else { self.src(o, Type::B64) }).collect()
+    }
+
+    pub(super) fn matrix(&mut self, i: &Instruction, mut m: Modifiers<'_>) -> Result<()> {
+        let matrix = match i.opcode.as_str() {
+            "wmma" => self.wmma(i, &mut m)?,
+            "mma" => self.mma(i, &mut m)?,
+            "movmatrix" => {
+                let fits = m.take("sync") && m.take("aligned") && m.take("m8n8") && m.take("trans");
+                if !fits || !m.take("b16") {
+                    return self.refuse();
+                }
+                let [dst, src] = self.operands::<2>(i)?;
+                Matrix::Transpose { dst: self.dst(dst)?.0, src: self.src(src, Type::B32)? }
+            }
+            name => {
+                let fits = m.take("sync") && m.take("aligned") && m.take("m8n8");
+                let count = match m.pick(&["x1", "x2", "x4"]) {
+                    Some("x1") => 1,
+                    Some("x2") => 2,
+                    Some(_) => 4,
+                    None => return self.refuse(),
+                };
+                let transposed = m.take("trans");
+                let space = self.space(&mut m);
+                if !fits || !m.take("b16") || !matches!(space, Space::Shared | Space::Generic) {
+                    return self.refuse();
+                }
+                let [a, b] = self.operands::<2>(i)?;
+                let store = name == "stmatrix";
+                let (regs, address) = if store { (b, a) } else { (a, b) };
+                let regs = self.registers(regs, count, !store)?;
+                let (space, addr) = self.address(address, space)?;
+                Matrix::Rows { store, transposed, space, addr, regs }
+            }
+        };
+        if !m.is_empty() {
+            return self.refuse();
+        }
+        let members = self.constant(0xFFFF_FFFF);
+        self.emit(Op::Together(Box::new(Together { members, op: TogetherOp::Matrix(matrix) })))?;
+        Ok(())
+    }
+
+    fn wmma(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<Matrix> {
+        let Some(what) = m.pick(&["load", "store", "mma"]) else { return self.refuse() };
+        if what == "mma" {
+            if !(m.take("sync") && m.take("aligned")) {
+                return self.refuse();
+            }
+            let (Some(_), Some(_)) = (m.pick(&["row", "col"]), m.pick(&["row", "col"])) else {
+                return self.refuse();
+            };
+            return self.multiply(i, m, true);
+        }
+        let part = match m.pick(&["a", "b", "c", "d"]) {
+            Some("a") => Part::A,
+            Some("b") => Part::B,
+            Some(_) => Part::C,
+            None => return self.refuse(),
+        };
+        if !(m.take("sync") && m.take("aligned")) {
+            return self.refuse();
+        }
+        let Some(layout) = m.pick(&["row", "col"]) else { return self.refuse() };
+        let Some(shape) = m.next().and_then(shape) else { return self.refuse() };
+        let space = self.space(m);
+        let Some(element) = m.next().and_then(element) else { return self.refuse() };
+        let store = what == "store";
+        let (regs, address, stride) = match &i.operands[..] {
+            [a, b] => {
+                if store {
+                    (b, a, None)
+                } else {
+                    (a, b, None)
+                }
+            }
+            [a, b, stride] => {
+                if store {
+                    (b, a, Some(stride))
+                } else {
+                    (a, b, Some(stride))
+                }
+            }
+            _ => return self.bad("wmma takes other operands"),
+        };
+        let Some(count) = wmma_registers(shape, part, element) else { return self.refuse() };
+        let regs = self.registers(regs, count, !store)?;
+        let (space, addr) = self.address(address, space)?;
+        let stride = match stride {
+            Some(stride) => self.src(stride, Type::U32)?,
+            None => NONE,
+        };
+        Ok(Matrix::Fragment { store, part, shape, row: layout == "row", element, space, addr, stride, regs })
+    }
+
+    fn mma(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<Matrix> {
+        if !(m.take("sync") && m.take("aligned")) {
+            return self.refuse();
+        }
+        self.multiply(i, m, false)
+    }
+
+    /// What `wmma.mma` and `mma` have in common, from the shape on.
+    fn multiply(&mut self, i: &Instruction, m: &mut Modifiers<'_>, wmma: bool) -> Result<Matrix> {
+        let Some(shape) = m.next().and_then(shape) else { return self.refuse() };
+        if !wmma && !(m.take("row") && m.take("col")) {
+            return self.refuse();
+        }
+        m.pick(&["rn"]);
+        let finite = m.take("satfinite");
+        let mut types = Vec::new();
+        while let Some(name) = m.next() {
+            let Some(element) = element(name) else { return self.refuse() };
+            types.push(element);
+        }
+        let (d, a, b, c) = match types[..] {
+            // wmma on f16 names the accumulators only.
+            [d, c] if wmma => (d, Element::F16, Element::F16, c),
+            [d, a, b, c] => (d, a, b, c),
+            _ => return self.refuse(),
+        };
+        if !combination_is_built(shape, [d, a, b, c], wmma) {
+            return self.refuse();
+        }
+        let count = |part: Part, e: Element| match wmma {
+            true => wmma_registers(shape, part, e),
+            false => Some(shape.elements(part) * e.bits() / 32 / e.register_bits()),
+        };
+        let (Some(nd), Some(na), Some(nb), Some(nc)) =
+            (count(Part::C, d), count(Part::A, a), count(Part::B, b), count(Part::C, c))
+        else {
+            return self.refuse();
+        };
+        let [rd, ra, rb, rc] = self.operands::<4>(i)?;
+        let (ra, rb) = (self.registers(ra, na, false)?, self.registers(rb, nb, false)?);
+        let (rc, rd) = (self.registers(rc, nc, false)?, self.registers(rd, nd, true)?);
+        Ok(Matrix::Multiply { wmma, shape, types: [d, a, b, c], regs: [rd, ra, rb, rc], finite })
+    }
+}
+
+/// Registers of a `wmma` fragment; `None` if there is no such fragment.
+fn wmma_registers(shape: Shape, part: Part, e: Element) -> Option<u32> {
+    let half_shapes = matches!((shape.m, shape.n, shape.k), (16, 16, 16) | (32, 8, 16) | (8, 32, 16));
+    let per_lane = shape.elements(part) / 32;
+    match (e, part) {
+        // Twice as many as needed where a matrix has 256 or 128 elements: PTX's own count.
+        (Element::F16, Part::A | Part::B) if half_shapes => Some(8),
+        (Element::F16, Part::C) if half_shapes => Some(4),
+        (Element::F32, Part::C) if half_shapes => Some(8),
+        (Element::F32, Part::C) if (shape.m, shape.n, shape.k) == (16, 16, 8) => Some(8),
+        (Element::Bf16, Part::A | Part::B) if half_shapes => Some(per_lane / 2),
+        (Element::S8 | Element::U8, Part::A | Part::B) if half_shapes => Some(per_lane / 4),
+        (Element::S32, Part::C) if half_shapes => Some(8),
+        (Element::Tf32, Part::A | Part::B) if (shape.m, shape.n, shape.k) == (16, 16, 8) => Some(4),
+        (Element::F64, _) if (shape.m, shape.n, shape.k) == (8, 8, 4) => Some(per_lane),
+        _ => None,
+    }
+}
+
+fn combination_is_built(shape: Shape, [d, a, b, c]: [Element; 4], wmma: bool) -> bool {
+    use Element as E;
+    let integers = |e| matches!(e, E::S8 | E::U8);
+    let nibbles = |e| matches!(e, E::S4 | E::U4);
+    let eighths = |e| matches!(e, E::E4m3 | E::E5m2);
+    let accumulator = |e| matches!(e, E::F16 | E::F32);
+    let (m, n, k) = (shape.m, shape.n, shape.k);
+    if wmma {
+        return match (a, b) {
+            (E::F16, E::F16) => accumulator(c) && accumulator(d),
+            (E::Bf16, E::Bf16) | (E::Tf32, E::Tf32) => (c, d) == (E::F32, E::F32),
+            (E::F64, E::F64) => (c, d) == (E::F64, E::F64),
+            (a, b) => a == b && integers(a) && (c, d) == (E::S32, E::S32),
+        };
+    }
+    match (a, b) {
+        (E::F16, E::F16) => accumulator(c) && accumulator(d) && (m, n) == (16, 8) && matches!(k, 8 | 16),
+        (E::Bf16, E::Bf16) => (c, d) == (E::F32, E::F32) && (m, n) == (16, 8) && matches!(k, 8 | 16),
+        (E::Tf32, E::Tf32) => (c, d) == (E::F32, E::F32) && (m, n) == (16, 8) && matches!(k, 4 | 8),
+        (E::F64, E::F64) => {
+            (c, d) == (E::F64, E::F64)
+                && ((m, n, k) == (8, 8, 4) || (m, n) == (16, 8) && matches!(k, 4 | 8 | 16))
+        }
+        (a, b) if eighths(a) && eighths(b) => {
+            accumulator(c) && accumulator(d) && (m, n) == (16, 8) && matches!(k, 16 | 32)
+        }
+        (a, b) if integers(a) && integers(b) => {
+            (c, d) == (E::S32, E::S32) && matches!((m, n, k), (8, 8, 16) | (16, 8, 16) | (16, 8, 32))
+        }
+        (a, b) if nibbles(a) && nibbles(b) => {
+            (c, d) == (E::S32, E::S32) && matches!((m, n, k), (8, 8, 32) | (16, 8, 32) | (16, 8, 64))
+        }
+        _ => false,
+    }
+}

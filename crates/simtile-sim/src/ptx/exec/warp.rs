@@ -1,0 +1,954 @@
+//! A warp: groups of lanes, frames, and the execution of instructions.
+
+use super::cluster::{Barrier, Block, ClusterBarrier};
+use super::grid::{Run, Worker};
+use super::memory::{Bytes, Memory};
+use super::{LaneFault, Result, each_lane, fault};
+use crate::exec::{FaultReason, KernelFault};
+use crate::ptx::code::{
+    Actual, Addr, Bar, CONSTANT, Call, Callee, Insn, Lanes, NONE, Op, Passing, PredSrc, Reduce, Slot, window,
+};
+
+/// Instructions after which a group lets others of its warp run.
+const QUANTUM: i64 = 20_000;
+/// What an access that a loop may spin on costs of a slice and of a quantum.
+const SPIN: i64 = 64;
+/// Bytes of stack and registers of a thread beyond its entry's own.
+const STACK: u32 = 64 << 10;
+
+/// What a group waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    Ready,
+    Bar(u32),
+    Cluster,
+    /// Other lanes of the warp at the same instruction.
+    Lanes,
+}
+
+/// Lanes with one program counter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub mask: u32,
+    pub pc: u32,
+    pub depth: u32,
+    pub func: u32,
+    /// Instructions of the lane that ran most.
+    pub steps: u64,
+    /// When it last ran.
+    pub stamp: u64,
+    pub wait: Wait,
+}
+
+impl Group {
+    pub(super) fn depth_index(&self) -> usize {
+        self.depth as usize
+    }
+
+    pub(super) fn func_index(&self) -> usize {
+        self.func as usize
+    }
+
+    pub(super) fn steps_taken(&self) -> u64 {
+        self.steps
+    }
+
+    /// The same place with other lanes, ready to run.
+    pub(super) fn joined(self, mask: u32, steps: u64) -> Self {
+        Self { mask, steps, wait: Wait::Ready, ..self }
+    }
+}
+
+/// Registers and return addresses at one call depth. A lane only uses its own column, so lanes in different
+/// functions of the same depth share a frame.
+#[derive(Default)]
+pub(super) struct Frame {
+    pub regs: Vec<Lanes>,
+    pub preds: Vec<u32>,
+    /// Start of the function's frame in local memory.
+    base: Lanes,
+    ret: [u32; 32],
+    ret_func: [u32; 32],
+}
+
+/// What a warp works on besides itself.
+pub(super) struct Env<'e, 'r> {
+    pub worker: &'e mut Worker<'r>,
+    pub blocks: &'e mut [Block],
+    pub cluster: &'e mut ClusterBarrier,
+}
+
+pub(super) struct Warp {
+    /// Rank of its block.
+    pub block: usize,
+    pub index: u32,
+    /// Lanes that exist.
+    pub valid: u32,
+    pub groups: Vec<Group>,
+    pub frames: Vec<Frame>,
+    pub thread: [Lanes; 3],
+    pub local: Box<[Bytes; 32]>,
+    carry: u32,
+    exited: u32,
+    cluster_phase: [u32; 32],
+    rotate: bool,
+}
+
+/// Why [`Warp::execute`] came back.
+enum Stop {
+    /// Another group may have to run.
+    Switch,
+    /// The slice is used up.
+    Slice,
+}
+
+/// The lanes of a slot.
+#[inline(always)]
+pub(super) fn lanes_of<'a>(regs: &'a [Lanes], constants: &'a [Lanes], slot: Slot) -> &'a Lanes {
+    if slot & CONSTANT != 0 { &constants[(slot ^ CONSTANT) as usize] } else { &regs[slot as usize] }
+}
+
+/// Puts the active lanes of `value` into a register.
+#[inline(always)]
+pub(super) fn put(register: &mut Lanes, value: &Lanes, mask: u32) {
+    if mask == u32::MAX {
+        *register = *value;
+    } else {
+        for lane in each_lane(mask) {
+            register[lane] = value[lane];
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn pred_of(preds: &[u32], p: PredSrc) -> u32 {
+    let value = if p.slot == NONE { u32::MAX } else { preds[p.slot as usize] };
+    if p.negated { !value } else { value }
+}
+
+#[inline(always)]
+pub(super) fn put_pred(preds: &mut [u32], slot: u32, value: u32, mask: u32) {
+    if slot != NONE {
+        let p = &mut preds[slot as usize];
+        *p = *p & !mask | value & mask;
+    }
+}
+
+/// Addresses of an access.
+#[inline(always)]
+pub(super) fn addresses(addr: &Addr, frame: &Frame, constants: &[Lanes]) -> Lanes {
+    let base = lanes_of(&frame.regs, constants, addr.base);
+    let offset = addr.offset as u64;
+    if addr.frame {
+        std::array::from_fn(|l| base[l].wrapping_add(offset).wrapping_add(frame.base[l]))
+    } else {
+        std::array::from_fn(|l| base[l].wrapping_add(offset))
+    }
+}
+
+impl Warp {
+    pub(super) fn new(run: &Run<'_>, block: usize, index: u32) -> Self {
+        let first = index * 32;
+        let lanes = (run.threads - first).min(32);
+        let valid = if lanes == 32 { u32::MAX } else { (1 << lanes) - 1 };
+        let [x, y, _] = run.launch.block;
+        let coordinate =
+            |f: &dyn Fn(u32) -> u32| -> Lanes { std::array::from_fn(|lane| f(first + lane as u32).into()) };
+        let thread = [coordinate(&|t| t % x), coordinate(&|t| t / x % y), coordinate(&|t| t / x / y)];
+        let frame = run.func.frame as usize;
+        let mut warp = Self {
+            block,
+            index,
+            valid,
+            groups: vec![Group {
+                mask: valid,
+                pc: run.func.start,
+                depth: 0,
+                func: run.entry,
+                steps: 0,
+                stamp: 0,
+                wait: Wait::Ready,
+            }],
+            frames: Vec::new(),
+            thread,
+            local: Box::new(std::array::from_fn(|_| Bytes::new(frame))),
+            carry: 0,
+            exited: 0,
+            cluster_phase: [u32::MAX; 32],
+            rotate: false,
+        };
+        warp.room(0, run.func.regs, run.func.preds);
+        warp
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.groups.iter().any(|g| g.wait == Wait::Ready)
+    }
+
+    fn room(&mut self, depth: usize, regs: u32, preds: u32) {
+        if self.frames.len() <= depth {
+            self.frames.resize_with(depth + 1, Frame::default);
+        }
+        let frame = &mut self.frames[depth];
+        if frame.regs.len() < regs as usize {
+            frame.regs.resize(regs as usize, [0; 32]);
+        }
+        if frame.preds.len() < preds as usize {
+            frame.preds.resize(preds as usize, 0);
+        }
+    }
+
+    /// Runs until the slice is used up or no group can run.
+    pub(super) fn run(
+        &mut self,
+        env: &mut Env<'_, '_>,
+        mut slice: i64,
+    ) -> std::result::Result<(), Box<KernelFault>> {
+        while slice > 0 {
+            self.merge();
+            let Some(at) = self.pick() else { return Ok(()) };
+            let mut group = self.groups.swap_remove(at);
+            let mut others = self.groups.iter().filter(|g| g.wait == Wait::Ready).peekable();
+            let alone = others.peek().is_none();
+            let stop = others.filter(|g| g.depth == group.depth && g.pc > group.pc).map(|g| g.pc).min();
+            let stop = stop.filter(|_| !self.rotate).unwrap_or(u32::MAX);
+            let mut quantum = if alone { i64::MAX } else { QUANTUM };
+            self.rotate = false;
+            let result = self.execute(&mut group, stop, &mut quantum, &mut slice, env);
+            group.stamp = env.worker.clock;
+            self.rotate = quantum <= 0;
+            let at = group;
+            if group.mask != 0 {
+                self.groups.push(group);
+            }
+            match result {
+                Ok(Stop::Switch) => {}
+                Ok(Stop::Slice) => return Ok(()),
+                Err(error) => return Err(self.fault(at, *error, env)),
+            }
+        }
+        Ok(())
+    }
+
+    fn fault(&self, group: Group, error: LaneFault, env: &Env<'_, '_>) -> Box<KernelFault> {
+        let block = env.blocks[self.block].coords;
+        let site = env.worker.run.site(group.pc, block, self.index, error.lane);
+        Box::new(KernelFault { site: Box::new(site), reason: error.reason })
+    }
+
+    /// Joins ready groups that stand at the same instruction.
+    fn merge(&mut self) {
+        let mut i = 0;
+        while i < self.groups.len() {
+            let mut j = i + 1;
+            while j < self.groups.len() {
+                let (a, b) = (self.groups[i], self.groups[j]);
+                let same = a.pc == b.pc && a.depth == b.depth && a.func == b.func;
+                if same && a.wait == Wait::Ready && b.wait == Wait::Ready {
+                    self.groups[i].mask |= b.mask;
+                    self.groups[i].steps = a.steps.max(b.steps);
+                    self.groups[i].stamp = a.stamp.min(b.stamp);
+                    self.groups.swap_remove(j);
+                } else {
+                    j += 1;
+                }
+            }
+            i += 1;
+        }
+    }
+
+    /// The deepest group and of those the one furthest behind; after a spin, the one that waited longest.
+    fn pick(&self) -> Option<usize> {
+        let ready = self.groups.iter().enumerate().filter(|(_, g)| g.wait == Wait::Ready);
+        let best = if self.rotate {
+            ready.min_by_key(|(_, g)| (g.stamp, g.pc))
+        } else {
+            ready.min_by_key(|(_, g)| (std::cmp::Reverse(g.depth), g.pc))
+        };
+        best.map(|(at, _)| at)
+    }
+
+    fn execute(
+        &mut self,
+        group: &mut Group,
+        mut stop: u32,
+        quantum: &mut i64,
+        slice: &mut i64,
+        env: &mut Env<'_, '_>,
+    ) -> Result<Stop> {
+        let run = env.worker.run;
+        let code: &[Insn] = &run.image.code;
+        let limit = run.ctx.step_limit;
+        let seeded = run.ctx.seed != 0;
+        let constants: &[Lanes] = &run.image.funcs[group.func as usize].constants;
+        loop {
+            if group.pc >= stop {
+                return Ok(Stop::Switch);
+            }
+            if *slice <= 0 || *quantum <= 0 {
+                return Ok(if *slice <= 0 { Stop::Slice } else { Stop::Switch });
+            }
+            let Some(insn) = code.get(group.pc as usize) else {
+                let text = format!("no instruction at {}", group.pc);
+                return fault(0, FaultReason::IllegalInstruction(text));
+            };
+            *slice -= 1;
+            *quantum -= 1;
+            env.worker.clock += 1;
+            group.steps += 1;
+            if group.steps > limit {
+                return fault(group.mask.trailing_zeros(), FaultReason::StepLimit(limit));
+            }
+            let frame = &mut self.frames[group.depth as usize];
+            let mut mask = group.mask;
+            if insn.guard != NONE {
+                let p = frame.preds[insn.guard as usize];
+                mask &= if insn.guard_negated { !p } else { p };
+                if mask == 0 {
+                    group.pc += 1;
+                    continue;
+                }
+            }
+            match &insn.op {
+                Op::Alu { f, mode, dst, src: [a, b, c] } => {
+                    let mut out = [0; 32];
+                    let regs = &frame.regs;
+                    let sources = [
+                        lanes_of(regs, constants, *a),
+                        lanes_of(regs, constants, *b),
+                        lanes_of(regs, constants, *c),
+                    ];
+                    f(&mut out, sources, *mode);
+                    put(&mut frame.regs[*dst as usize], &out, mask);
+                }
+                Op::Test { f, mode, src: [a, b, c], yes, no, logic, with } => {
+                    let regs = &frame.regs;
+                    let sources = [
+                        lanes_of(regs, constants, *a),
+                        lanes_of(regs, constants, *b),
+                        lanes_of(regs, constants, *c),
+                    ];
+                    let result = f(sources, *mode);
+                    let with = pred_of(&frame.preds, *with);
+                    put_pred(&mut frame.preds, *yes, logic.apply(result, with), mask);
+                    put_pred(&mut frame.preds, *no, logic.apply(!result, with), mask);
+                }
+                Op::Bra { target } => {
+                    if mask == group.mask {
+                        group.pc = *target;
+                        if *target >= stop {
+                            return Ok(Stop::Switch);
+                        }
+                        continue;
+                    }
+                    let taken = Group { mask, pc: *target, ..*group };
+                    group.mask &= !mask;
+                    group.pc += 1;
+                    self.groups.push(taken);
+                    return Ok(Stop::Switch);
+                }
+                Op::Load(access) => {
+                    if access.strong {
+                        *slice -= SPIN;
+                        *quantum -= SPIN;
+                    }
+                    let addresses = addresses(&access.addr, frame, constants);
+                    let mut out = [[0; 32]; 8];
+                    let out = &mut out[..access.regs.len().min(8)];
+                    let width = u32::from(access.width);
+                    let mut memory = Memory {
+                        worker: env.worker,
+                        blocks: env.blocks,
+                        block: self.block,
+                        local: &mut self.local,
+                        pc: group.pc,
+                        warp: self.index,
+                        strong: access.strong,
+                    };
+                    memory.load(access.space, access.cache, width, &addresses, mask, out)?;
+                    for (&slot, out) in access.regs.iter().zip(out) {
+                        if access.sign_to != 0 {
+                            sign_extend(out, width * 8, access.sign_to.into());
+                        }
+                        if slot != NONE {
+                            put(&mut frame.regs[slot as usize], out, mask);
+                        }
+                    }
+                }
+                Op::Store(access) => {
+                    if seeded && env.worker.random() & 63 == 0 {
+                        mask = self.run_ahead(group, mask, &mut stop, quantum, env);
+                    }
+                    let frame = &mut self.frames[group.depth as usize];
+                    let addresses = addresses(&access.addr, frame, constants);
+                    let mut values: [&Lanes; 8] = [&[0; 32]; 8];
+                    let n = access.regs.len().min(8);
+                    for (value, &slot) in values.iter_mut().zip(access.regs.iter()) {
+                        *value = lanes_of(&frame.regs, constants, slot);
+                    }
+                    let mut memory = Memory {
+                        worker: env.worker,
+                        blocks: env.blocks,
+                        block: self.block,
+                        local: &mut self.local,
+                        pc: group.pc,
+                        warp: self.index,
+                        strong: access.strong,
+                    };
+                    let width = access.width.into();
+                    memory.store(access.space, access.cache, width, &addresses, mask, &values[..n])?;
+                }
+                Op::Set { f, mode, src: [a, b, c], dst, truth, logic, with } => {
+                    let regs = &frame.regs;
+                    let sources = [
+                        lanes_of(regs, constants, *a),
+                        lanes_of(regs, constants, *b),
+                        lanes_of(regs, constants, *c),
+                    ];
+                    let result = logic.apply(f(sources, *mode), pred_of(&frame.preds, *with));
+                    let out: Lanes = std::array::from_fn(|l| if result >> l & 1 != 0 { *truth } else { 0 });
+                    put(&mut frame.regs[*dst as usize], &out, mask);
+                }
+                Op::Select { dst, a, b, p } => {
+                    let p = pred_of(&frame.preds, *p);
+                    let (a, b) = (lanes_of(&frame.regs, constants, *a), lanes_of(&frame.regs, constants, *b));
+                    let out: Lanes = std::array::from_fn(|l| if p >> l & 1 != 0 { a[l] } else { b[l] });
+                    put(&mut frame.regs[*dst as usize], &out, mask);
+                }
+                Op::Logic { op, negate, dst, a, b } => {
+                    let value = op.apply(pred_of(&frame.preds, *a), pred_of(&frame.preds, *b));
+                    put_pred(&mut frame.preds, *dst, if *negate { !value } else { value }, mask);
+                }
+                Op::Carry { f, write, dst, src: [a, b, c] } => {
+                    let mut out = [0; 32];
+                    let regs = &frame.regs;
+                    let sources = [
+                        lanes_of(regs, constants, *a),
+                        lanes_of(regs, constants, *b),
+                        lanes_of(regs, constants, *c),
+                    ];
+                    let carry = f(&mut out, sources, self.carry);
+                    put(&mut frame.regs[*dst as usize], &out, mask);
+                    if *write {
+                        self.carry = self.carry & !mask | carry & mask;
+                    }
+                }
+                Op::Special { dst, what } => {
+                    let value = super::special::read(*what, self, &env.blocks[self.block], env.worker);
+                    put(&mut self.frames[group.depth as usize].regs[*dst as usize], &value, mask);
+                }
+                Op::GlobalAddr { dst, index, offset } => {
+                    let base = run.ctx.globals.get(*index as usize).copied().unwrap_or(0);
+                    put(&mut frame.regs[*dst as usize], &[base.wrapping_add(*offset as u64); 32], mask);
+                }
+                Op::DynamicShared { dst, offset } => {
+                    let base = u64::from(run.func.dynamic_shared).wrapping_add(*offset as u64);
+                    put(&mut frame.regs[*dst as usize], &[base; 32], mask);
+                }
+                Op::LocalAddr { dst, offset } => {
+                    let value: Lanes = std::array::from_fn(|l| frame.base[l].wrapping_add(*offset as u64));
+                    put(&mut frame.regs[*dst as usize], &value, mask);
+                }
+                Op::ActiveMask { dst } => {
+                    put(&mut frame.regs[*dst as usize], &[u64::from(mask); 32], mask);
+                }
+                Op::Nop => {}
+                Op::Yield => {
+                    *slice = 0;
+                    *quantum = if *quantum == i64::MAX { i64::MAX } else { 0 };
+                }
+                Op::Atom(atom) => {
+                    if seeded && env.worker.random() & 63 == 0 {
+                        mask = self.run_ahead(group, mask, &mut stop, quantum, env);
+                    }
+                    *slice -= 8;
+                    *quantum -= 16;
+                    let frame = &mut self.frames[group.depth as usize];
+                    let addresses = addresses(&atom.addr, frame, constants);
+                    let mut operands: [&Lanes; 8] = [&[0; 32]; 8];
+                    for (value, &slot) in operands.iter_mut().zip(atom.src.iter()) {
+                        *value = lanes_of(&frame.regs, constants, slot);
+                    }
+                    let operands = &operands[..atom.src.len().min(8)];
+                    let swap = (atom.swap != NONE).then(|| lanes_of(&frame.regs, constants, atom.swap));
+                    let mut out = [[0; 32]; 8];
+                    let out = &mut out[..atom.dst.len().min(8)];
+                    let mut memory = Memory {
+                        worker: env.worker,
+                        blocks: env.blocks,
+                        block: self.block,
+                        local: &mut self.local,
+                        pc: group.pc,
+                        warp: self.index,
+                        strong: true,
+                    };
+                    memory.atomic(atom, &addresses, mask, operands, swap, out)?;
+                    for (&slot, out) in atom.dst.iter().zip(out) {
+                        if slot != NONE {
+                            put(&mut frame.regs[slot as usize], out, mask);
+                        }
+                    }
+                }
+                Op::Bar(bar) => {
+                    if self.barrier(group, mask, bar, constants, env)? {
+                        return Ok(Stop::Switch);
+                    }
+                }
+                Op::ClusterArrive => {
+                    env.cluster.arrived += mask.count_ones();
+                    env.cluster.dirty = true;
+                    let phase = env.cluster.phase;
+                    each_lane(mask).for_each(|l| self.cluster_phase[l] = phase);
+                    // The scheduler completes the phase between slices.
+                    *slice = 0;
+                }
+                Op::ClusterWait => {
+                    let phase = env.cluster.phase;
+                    if each_lane(mask).any(|l| self.cluster_phase[l] == phase) {
+                        self.keep_waiting(group, mask, Wait::Cluster);
+                        return Ok(Stop::Switch);
+                    }
+                }
+                Op::Together(together) => {
+                    if !self.together(group, mask, together, constants, env)? {
+                        return Ok(Stop::Switch);
+                    }
+                }
+                Op::Mbar(mbar) => {
+                    let addresses = addresses(&mbar.addr, frame, constants);
+                    let args = *lanes_of(&frame.regs, constants, mbar.arg);
+                    let mut memory = Memory {
+                        worker: env.worker,
+                        blocks: env.blocks,
+                        block: self.block,
+                        local: &mut self.local,
+                        pc: group.pc,
+                        warp: self.index,
+                        strong: true,
+                    };
+                    if super::together::mbarrier(&mut memory, mbar, frame, &addresses, &args, mask)? {
+                        *slice -= SPIN * 4;
+                        *quantum -= SPIN * 4;
+                    }
+                }
+                Op::Copy(copy) => {
+                    let mut memory = Memory {
+                        worker: env.worker,
+                        blocks: env.blocks,
+                        block: self.block,
+                        local: &mut self.local,
+                        pc: group.pc,
+                        warp: self.index,
+                        strong: false,
+                    };
+                    super::together::copy(&mut memory, copy, frame, constants, mask)?;
+                }
+                Op::BrxIdx { index, targets } => {
+                    let index = *lanes_of(&frame.regs, constants, *index);
+                    let mut split = Vec::new();
+                    for lane in each_lane(mask) {
+                        let Some(&target) = targets.get(index[lane] as u32 as usize) else {
+                            let text = format!("brx.idx {} of {} targets", index[lane], targets.len());
+                            return fault(lane as u32, FaultReason::IllegalInstruction(text));
+                        };
+                        add_lane(&mut split, (target, 0), lane);
+                    }
+                    self.scatter(group, mask, group.depth, Some(group.func), &split);
+                    return Ok(Stop::Switch);
+                }
+                Op::Call(call) => {
+                    self.call(group, mask, call, constants, env)?;
+                    return Ok(Stop::Switch);
+                }
+                Op::AfterCall(call) => self.after_call(group, mask, call)?,
+                Op::Ret if group.depth > 0 => {
+                    let mut split = Vec::new();
+                    for lane in each_lane(mask) {
+                        add_lane(&mut split, (frame.ret[lane], frame.ret_func[lane]), lane);
+                    }
+                    self.scatter(group, mask, group.depth - 1, None, &split);
+                    return Ok(Stop::Switch);
+                }
+                Op::Ret | Op::Exit => {
+                    self.exited |= mask;
+                    group.mask &= !mask;
+                    group.pc += 1;
+                    let block = &mut env.blocks[self.block];
+                    block.live[self.index as usize] &= !mask;
+                    block.dirty = true;
+                    env.cluster.dirty = true;
+                    self.recheck(run);
+                    return Ok(Stop::Switch);
+                }
+                Op::Trap => return fault(mask.trailing_zeros(), FaultReason::Trap),
+            }
+            group.pc += 1;
+        }
+    }
+
+    /// Lets a random part of the lanes run ahead of the others, as independent thread scheduling may.
+    /// Returns the lanes that execute the instruction at hand.
+    fn run_ahead(
+        &mut self,
+        group: &mut Group,
+        mask: u32,
+        stop: &mut u32,
+        quantum: &mut i64,
+        env: &mut Env<'_, '_>,
+    ) -> u32 {
+        let ahead = group.mask & env.worker.random() as u32;
+        if ahead & mask == 0 || ahead == group.mask {
+            return mask;
+        }
+        self.groups.push(Group { mask: group.mask & !ahead, ..*group });
+        group.mask = ahead;
+        *stop = u32::MAX;
+        *quantum = 1 + (env.worker.random() % 64) as i64;
+        mask & ahead
+    }
+
+    /// Puts the lanes of a mask into groups by target; the other lanes go on behind the instruction.
+    fn scatter(
+        &mut self,
+        group: &mut Group,
+        mask: u32,
+        depth: u32,
+        func: Option<u32>,
+        split: &[((u32, u32), u32)],
+    ) {
+        for &((pc, to), lanes) in split {
+            self.groups.push(Group { mask: lanes, pc, depth, func: func.unwrap_or(to), ..*group });
+        }
+        group.mask &= !mask;
+        group.pc += 1;
+    }
+
+    /// Lanes of `mask` wait at the instruction, the others of the group go on.
+    pub(super) fn keep_waiting(&mut self, group: &mut Group, mask: u32, wait: Wait) {
+        let rest = group.mask & !mask;
+        if rest != 0 {
+            self.groups.push(Group { mask: rest, pc: group.pc + 1, ..*group });
+        }
+        group.mask = mask;
+        group.wait = wait;
+    }
+
+    pub(super) fn live(&self) -> u32 {
+        self.valid & !self.exited
+    }
+
+    /// Arrives at a barrier. True if the lanes have to wait.
+    fn barrier(
+        &mut self,
+        group: &mut Group,
+        mask: u32,
+        bar: &Bar,
+        constants: &[Lanes],
+        env: &mut Env<'_, '_>,
+    ) -> Result<bool> {
+        let frame = &self.frames[group.depth as usize];
+        let first = mask.trailing_zeros();
+        let ids = lanes_of(&frame.regs, constants, bar.id);
+        let id = ids[first as usize] as u32;
+        // Lanes that name another barrier go on their own.
+        let same = each_lane(mask).filter(|&l| ids[l] as u32 == id).fold(0, |m, l| m | 1 << l);
+        let illegal = |text: String| fault(first, FaultReason::IllegalInstruction(text));
+        if id > 15 {
+            return illegal(format!("barrier {id}, the last one is 15"));
+        }
+        let count = match bar.count {
+            NONE => None,
+            slot => Some(lanes_of(&frame.regs, constants, slot)[first as usize] as u32),
+        };
+        if count.is_some_and(|c| c == 0 || c % 32 != 0 || c > 1024) {
+            let text = format!("a barrier for {} threads; a multiple of 32 is needed", count.unwrap_or(0));
+            return illegal(text);
+        }
+        let block = &mut env.blocks[self.block];
+        let warps = block.live.len();
+        let barrier = &mut block.barriers[id as usize];
+        if barrier.arrived.is_empty() {
+            *barrier = Barrier { arrived: vec![0; warps], count, all: true, any: false, trues: 0 };
+        } else if barrier.count != count {
+            return illegal(format!(
+                "barrier {id} for {count:?} threads, others wait for {:?}",
+                barrier.count
+            ));
+        }
+        barrier.arrived[self.index as usize] |= same;
+        if let Some(Reduce { source, .. }) = bar.reduce {
+            let p = pred_of(&frame.preds, source) & same;
+            barrier.all &= p == same;
+            barrier.any |= p != 0;
+            barrier.trues += p.count_ones();
+        }
+        block.dirty = true;
+        if mask != same {
+            self.groups.push(Group { mask: mask & !same, ..*group });
+            group.mask &= !(mask & !same);
+        }
+        if bar.wait {
+            self.keep_waiting(group, same, Wait::Bar(id));
+        }
+        Ok(bar.wait)
+    }
+
+    /// Lets the lanes that wait at a barrier go on, with the results of its reduction. If lanes of this warp
+    /// came to it from different `.aligned` instructions: where, and what is wrong with that.
+    pub(super) fn open(
+        &mut self,
+        id: u32,
+        barrier: &Barrier,
+        worker: &Worker<'_>,
+    ) -> Option<(u32, u32, String)> {
+        let mut place: Option<u32> = None;
+        let mut divergent = None;
+        for at in 0..self.groups.len() {
+            let group = self.groups[at];
+            if group.wait != Wait::Bar(id) {
+                continue;
+            }
+            let insn = &worker.run.image.code[group.pc as usize];
+            let Op::Bar(bar) = &insn.op else { continue };
+            if let Some(Reduce { op, dst, .. }) = bar.reduce {
+                let frame = &mut self.frames[group.depth as usize];
+                let truth = |t: bool| if t { u32::MAX } else { 0 };
+                match op {
+                    None => {
+                        put(&mut frame.regs[dst as usize], &[barrier.trues.into(); 32], group.mask);
+                    }
+                    Some(crate::ptx::code::Logic::And) => {
+                        put_pred(&mut frame.preds, dst, truth(barrier.all), group.mask);
+                    }
+                    Some(_) => put_pred(&mut frame.preds, dst, truth(barrier.any), group.mask),
+                }
+            }
+            if bar.aligned {
+                match place {
+                    None => place = Some(group.pc),
+                    Some(other) if other != group.pc && divergent.is_none() => {
+                        let line = |pc: u32| worker.run.image.code[pc as usize].line;
+                        let text = format!(
+                            "threads of one warp reach barrier {id} at PTX lines {} and {}",
+                            line(other),
+                            line(group.pc)
+                        );
+                        divergent = Some((group.pc, group.mask.trailing_zeros(), text));
+                    }
+                    Some(_) => {}
+                }
+            }
+            self.groups[at].wait = Wait::Ready;
+            self.groups[at].pc += 1;
+        }
+        divergent
+    }
+
+    /// The cluster barrier's phase has ended.
+    pub(super) fn open_cluster(&mut self) {
+        for group in self.groups.iter_mut().filter(|g| g.wait == Wait::Cluster) {
+            group.wait = Wait::Ready;
+        }
+    }
+
+    /// Enters a function, or does a system call.
+    fn call(
+        &mut self,
+        group: &mut Group,
+        mask: u32,
+        call: &Call,
+        constants: &[Lanes],
+        env: &mut Env<'_, '_>,
+    ) -> Result<()> {
+        let run = env.worker.run;
+        let mut split = Vec::new();
+        match call.callee {
+            Callee::Function(number) => split.push(((number, 0), mask)),
+            Callee::Indirect(slot) => {
+                let targets = *lanes_of(&self.frames[group.depth as usize].regs, constants, slot);
+                for lane in each_lane(mask) {
+                    let number = targets[lane].wrapping_sub(window::CODE) / 16;
+                    let func = run.image.funcs.get(number as usize);
+                    let fits = func.is_some_and(|f| f.defined && f.shape == call.shape);
+                    if !fits || !targets[lane].is_multiple_of(16) {
+                        let text = format!("indirect call of {:#x}, no function of this type", targets[lane]);
+                        return fault(lane as u32, FaultReason::IllegalInstruction(text));
+                    }
+                    add_lane(&mut split, (number as u32, 0), lane);
+                }
+            }
+            Callee::Printf | Callee::AssertFail => {
+                self.system_call(group, mask, call, constants, env)?;
+                group.pc += 1;
+                return Ok(());
+            }
+        }
+        let caller_frame = run.image.funcs[group.func as usize].frame;
+        for ((number, _), lanes) in split {
+            let func = &run.image.funcs[number as usize];
+            let depth = group.depth as usize + 1;
+            let cost = func.frame + 16 + 8 * func.regs;
+            self.room(depth, func.regs, func.preds);
+            for lane in each_lane(lanes) {
+                let base = self.frames[depth - 1].base[lane] + u64::from(caller_frame);
+                // Registers of the callers count too: a real stack holds them.
+                let used = base + u64::from(cost) + depth as u64 * u64::from(16 + 8 * func.regs);
+                if used > u64::from(STACK) + u64::from(run.func.frame) {
+                    return fault(lane as u32, FaultReason::StackOverflow);
+                }
+                let end = base as usize + func.frame as usize;
+                self.local[lane].grow(end);
+                self.local[lane].forget(base as usize, end);
+                let frame = &mut self.frames[depth];
+                frame.base[lane] = base;
+                frame.ret[lane] = group.pc + 1;
+                frame.ret_func[lane] = group.func;
+                for passing in &call.args {
+                    self.pass_in(group.depth as usize, lane, base, passing, constants);
+                }
+            }
+            self.groups.push(Group {
+                mask: lanes,
+                pc: func.start,
+                depth: depth as u32,
+                func: number,
+                ..*group
+            });
+        }
+        group.mask &= !mask;
+        group.pc += 1;
+        Ok(())
+    }
+
+    /// Copies one argument of a lane into the callee's frame at `base`.
+    fn pass_in(&mut self, depth: usize, lane: usize, base: u64, p: &Passing, constants: &[Lanes]) {
+        let frame = &self.frames[depth];
+        let to = base as usize + p.offset as usize;
+        match p.actual {
+            Actual::Frame(at) => {
+                let from = frame.base[lane] as usize + at as usize;
+                copy_local(&mut self.local[lane], from, to, p.bytes as usize);
+            }
+            Actual::Reg(slot) => {
+                let value = lanes_of(&frame.regs, constants, slot)[lane];
+                self.local[lane].store(to, p.bytes as usize, value);
+            }
+            Actual::Pred(slot) => {
+                let value = frame.preds[slot as usize] >> lane & 1;
+                self.local[lane].store(to, 1, value.into());
+            }
+            Actual::Sink => {}
+        }
+    }
+
+    /// Copies the results of a call that has returned.
+    fn after_call(&mut self, group: &Group, mask: u32, call: &Call) -> Result<()> {
+        let depth = group.depth as usize;
+        let callee = self.frames.get(depth + 1).map_or([0; 32], |f| f.base);
+        let frame = &mut self.frames[depth];
+        for lane in each_lane(mask) {
+            for p in &call.returns {
+                let from = callee[lane] as usize + p.offset as usize;
+                match p.actual {
+                    Actual::Frame(at) => {
+                        let to = frame.base[lane] as usize + at as usize;
+                        copy_local(&mut self.local[lane], from, to, p.bytes as usize);
+                    }
+                    Actual::Reg(slot) => {
+                        let value = self.local[lane].load(from, p.bytes as usize).unwrap_or(0);
+                        frame.regs[slot as usize][lane] = value;
+                    }
+                    Actual::Pred(slot) => {
+                        let value = self.local[lane].load(from, 1).unwrap_or(0) as u32;
+                        put_pred(&mut frame.preds, slot, value << lane, 1 << lane);
+                    }
+                    Actual::Sink => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Value of a system call's argument.
+    fn argument(&self, depth: usize, lane: usize, p: &Passing, constants: &[Lanes]) -> u64 {
+        let frame = &self.frames[depth];
+        match p.actual {
+            Actual::Frame(at) => {
+                let from = frame.base[lane] as usize + at as usize;
+                self.local[lane].load(from, p.bytes.min(8) as usize).unwrap_or(0)
+            }
+            Actual::Reg(slot) => lanes_of(&frame.regs, constants, slot)[lane],
+            _ => 0,
+        }
+    }
+
+    fn system_call(
+        &mut self,
+        group: &Group,
+        mask: u32,
+        call: &Call,
+        constants: &[Lanes],
+        env: &mut Env<'_, '_>,
+    ) -> Result<()> {
+        let depth = group.depth as usize;
+        for lane in each_lane(mask) {
+            let args: Vec<u64> = call.args.iter().map(|p| self.argument(depth, lane, p, constants)).collect();
+            let mut memory = Memory {
+                worker: env.worker,
+                blocks: env.blocks,
+                block: self.block,
+                local: &mut self.local,
+                pc: group.pc,
+                warp: self.index,
+                strong: false,
+            };
+            if let Callee::AssertFail = call.callee {
+                let text = super::printf::assertion(&mut memory, &args, lane)?;
+                return fault(lane as u32, FaultReason::Assert(text));
+            }
+            let written = super::printf::vprintf(&mut memory, &args, lane)?;
+            let frame = &mut self.frames[depth];
+            for p in &call.returns {
+                match p.actual {
+                    Actual::Frame(at) => {
+                        let to = frame.base[lane] as usize + at as usize;
+                        self.local[lane].store(to, p.bytes.min(8) as usize, written.into());
+                    }
+                    Actual::Reg(slot) => frame.regs[slot as usize][lane] = written.into(),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn copy_local(local: &mut Bytes, from: usize, to: usize, bytes: usize) {
+    for at in 0..bytes {
+        if local.first_unwritten(from + at, 1).is_none()
+            && let Some(value) = local.load(from + at, 1)
+        {
+            local.store(to + at, 1, value);
+        }
+    }
+}
+
+/// Adds a lane to the group of its key.
+fn add_lane(split: &mut Vec<((u32, u32), u32)>, key: (u32, u32), lane: usize) {
+    match split.iter_mut().find(|(k, _)| *k == key) {
+        Some((_, mask)) => *mask |= 1 << lane,
+        None => split.push((key, 1 << lane)),
+    }
+}
+
+fn sign_extend(lanes: &mut Lanes, from: u32, to: u32) {
+    for value in lanes {
+        let shift = 64 - from;
+        let wide = ((*value << shift) as i64 >> shift) as u64;
+        *value = wide & (u64::MAX >> (64 - to));
+    }
+}

@@ -1,0 +1,305 @@
+//! `cvt` in all its forms.
+
+use super::float::flush;
+use super::half;
+use super::{Word, lanes};
+use crate::ptx::code::{LaneFn, mode};
+use crate::ptx::soft::{self, BF16, Exact, F16, F32, F64, Format, TF32};
+use simtile_image::ptx::Type;
+
+/// Types of conversions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(in crate::ptx) enum Kind {
+    U8,
+    U16,
+    U32,
+    U64,
+    S8,
+    S16,
+    S32,
+    S64,
+    F16,
+    Bf16,
+    Tf32,
+    F32,
+    F64,
+}
+
+const KINDS: [Kind; 13] = [
+    Kind::U8,
+    Kind::U16,
+    Kind::U32,
+    Kind::U64,
+    Kind::S8,
+    Kind::S16,
+    Kind::S32,
+    Kind::S64,
+    Kind::F16,
+    Kind::Bf16,
+    Kind::Tf32,
+    Kind::F32,
+    Kind::F64,
+];
+
+impl Kind {
+    pub(in crate::ptx) fn of(ty: Type) -> Option<Self> {
+        Some(match ty {
+            Type::U8 => Self::U8,
+            Type::U16 => Self::U16,
+            Type::U32 => Self::U32,
+            Type::U64 => Self::U64,
+            Type::S8 => Self::S8,
+            Type::S16 => Self::S16,
+            Type::S32 => Self::S32,
+            Type::S64 => Self::S64,
+            Type::F16 => Self::F16,
+            Type::Bf16 => Self::Bf16,
+            Type::F32 => Self::F32,
+            Type::F64 => Self::F64,
+            _ => return None,
+        })
+    }
+
+    pub(in crate::ptx) fn is_float(self) -> bool {
+        self as u8 >= Self::F16 as u8
+    }
+
+    pub(in crate::ptx) fn is_signed(self) -> bool {
+        matches!(self, Self::S8 | Self::S16 | Self::S32 | Self::S64)
+    }
+
+    pub(in crate::ptx) fn bits(self) -> u32 {
+        match self {
+            Self::U8 | Self::S8 => 8,
+            Self::U16 | Self::S16 | Self::F16 | Self::Bf16 => 16,
+            Self::U32 | Self::S32 | Self::F32 | Self::Tf32 => 32,
+            Self::U64 | Self::S64 | Self::F64 => 64,
+        }
+    }
+
+    pub(in crate::ptx) fn format(self) -> Format {
+        match self {
+            Self::F16 => F16,
+            Self::Bf16 => BF16,
+            Self::Tf32 => TF32,
+            Self::F32 => F32,
+            _ => F64,
+        }
+    }
+
+    fn range(self) -> (i128, i128) {
+        let bits = self.bits();
+        if self.is_signed() { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) }
+    }
+}
+
+const DST_SHIFT: u32 = 16;
+const SRC_SHIFT: u32 = 20;
+
+/// The mode word of a conversion.
+pub(in crate::ptx) fn mode_word(dst: Kind, src: Kind, flags: u32) -> u32 {
+    flags | (dst as u32) << DST_SHIFT | (src as u32) << SRC_SHIFT
+}
+
+/// The loop for a conversion whose mode word is `m`.
+pub(in crate::ptx) fn scalar(m: u32) -> LaneFn {
+    let (dst, src) = kinds(m);
+    let flags = m & 0xFFFF;
+    let truncates = !dst.is_float() && !src.is_float() && flags == 0 && dst.bits() <= src.bits();
+    match (dst, src) {
+        (Kind::U32 | Kind::S32, _) if truncates => lanes!(|a: u32| a),
+        (Kind::U64 | Kind::S64, Kind::U32) if flags == 0 => lanes!(|a: u32| u64::from(a)),
+        (Kind::U64 | Kind::S64, Kind::S32) if flags == 0 => lanes!(|a: i32| i64::from(a)),
+        (Kind::F32, Kind::S32) if flags == 0 => lanes!(|a: i32| a as f32),
+        (Kind::F32, Kind::U32) if flags == 0 => lanes!(|a: u32| a as f32),
+        (Kind::F64, Kind::S32) if flags == 0 => lanes!(|a: i32| f64::from(a)),
+        (Kind::F64, Kind::F32) if flags == 0 => lanes!(|a: f32| f64::from(a)),
+        (Kind::F32, Kind::F64) if flags == 0 => lanes!(|a: f64| a as f32),
+        (Kind::F32, Kind::F16) if flags == 0 => lanes!(|a: u16| half::value(false, a)),
+        (Kind::F32, Kind::Bf16) if flags == 0 => lanes!(|a: u16| half::value(true, a)),
+        (Kind::F16, Kind::F32) if flags == 0 => lanes!(|a: f32| half::from_f32(false, a)),
+        (Kind::Bf16, Kind::F32) if flags == 0 => lanes!(|a: f32| half::from_f32(true, a)),
+        _ => lanes!(|a: u64; m| convert(a, m)),
+    }
+}
+
+fn kinds(m: u32) -> (Kind, Kind) {
+    let kind = |shift: u32| KINDS.get((m >> shift & 15) as usize).copied().unwrap_or(Kind::U64);
+    (kind(DST_SHIFT), kind(SRC_SHIFT))
+}
+
+/// One value, from the low bits of `a`.
+pub(in crate::ptx) fn convert(a: u64, m: u32) -> u64 {
+    let (dst, src) = kinds(m);
+    match (dst.is_float(), src.is_float()) {
+        (false, false) => {
+            let value = integer(a, src);
+            let value = if m & mode::SAT != 0 { clamp(value, dst) } else { value };
+            value as u64 & mask(dst.bits())
+        }
+        (false, true) => {
+            let x = float(a, src, m);
+            // Beyond 2^64 every integer type is saturated anyway.
+            let value = if x.is_nan() { 0 } else { round(x, m).clamp(-1e30, 1e30) as i128 };
+            clamp(value, dst) as u64 & mask(dst.bits())
+        }
+        (true, false) => {
+            let value = integer(a, src);
+            let exact = Exact::integer(value < 0, value.unsigned_abs());
+            let bits = exact.round(dst.format(), m & mode::ROUNDING);
+            let one = Exact::integer(false, 1).round(dst.format(), 0);
+            match m & mode::SAT != 0 {
+                true if value <= 0 => 0,
+                true => one,
+                false => bits,
+            }
+        }
+        (true, true) => float_to_float(float(a, src, m), dst, src, m),
+    }
+}
+
+fn float_to_float(x: f64, dst: Kind, src: Kind, m: u32) -> u64 {
+    let saturate = m & mode::SAT != 0;
+    if x.is_nan() {
+        return match dst {
+            _ if saturate => 0,
+            // The payload of an f64 survives; a widened NaN is the plain one.
+            Kind::F64 if src == Kind::F64 => x.to_bits(),
+            Kind::F64 => 0x7FFF_FFFF_E000_0000,
+            Kind::Tf32 => 0x7FFF_FFFF,
+            _ => (1 << (dst.bits() - 1)) - 1,
+        };
+    }
+    let x = if m & mode::INTEGRAL != 0 { round(x, m) } else { x };
+    let x = if saturate { if x > 0.0 { x.min(1.0) } else { 0.0 } } else { x };
+    let x = if m & mode::RELU != 0 && x <= 0.0 { 0.0 } else { x };
+    let mut bits = soft::narrow(x, dst.format(), m & mode::ROUNDING);
+    if m & mode::FINITE != 0 {
+        let infinity = ((1u64 << dst.format().exponent) - 1) << dst.format().mantissa;
+        if bits & !(1 << (dst.format().exponent + dst.format().mantissa)) == infinity {
+            bits -= 1;
+        }
+    }
+    if dst == Kind::Tf32 {
+        bits <<= 13;
+    }
+    if dst == Kind::F32 { f32::put(flush(f32::get(bits), m)) } else { bits }
+}
+
+fn float(a: u64, src: Kind, m: u32) -> f64 {
+    match src {
+        Kind::F32 | Kind::Tf32 => flush(f32::from_bits(a as u32), m).into(),
+        Kind::F64 => f64::from_bits(a),
+        _ => half::value(src == Kind::Bf16, a as u16).into(),
+    }
+}
+
+fn round(x: f64, m: u32) -> f64 {
+    match m & mode::ROUNDING {
+        mode::RZ => x.trunc(),
+        mode::RM => x.floor(),
+        mode::RP => x.ceil(),
+        mode::RNA => x.round(),
+        _ => x.round_ties_even(),
+    }
+}
+
+fn integer(a: u64, src: Kind) -> i128 {
+    let shift = 64 - src.bits();
+    if src.is_signed() { i128::from((a << shift) as i64 >> shift) } else { i128::from(a << shift >> shift) }
+}
+
+fn clamp(value: i128, dst: Kind) -> i128 {
+    let (low, high) = dst.range();
+    value.clamp(low, high)
+}
+
+fn mask(bits: u32) -> u64 {
+    if bits == 64 { u64::MAX } else { (1 << bits) - 1 }
+}
+
+/// `cvt.…x2.f32 d, a, b`: `a` becomes the upper half.
+pub(in crate::ptx) fn pack_halves() -> LaneFn {
+    lanes!(|a: u32, b: u32; m| {
+        (convert(b.into(), m) & 0xFFFF | (convert(a.into(), m) & 0xFFFF) << 16) as u32
+    })
+}
+
+/// Whether an 8-bit float is `e5m2` (else `e4m3`), as a bit of the mode word.
+pub(in crate::ptx) const E5M2: u32 = mode::OWN;
+
+/// `cvt.rn.satfinite.{e4m3x2,e5m2x2}.f32 d, a, b`.
+pub(in crate::ptx) fn pack_eighths() -> LaneFn {
+    lanes!(|a: f32, b: f32; m| u16::from(eighth(b.into(), m)) | u16::from(eighth(a.into(), m)) << 8)
+}
+
+/// `cvt.rn.satfinite.{e4m3x2,e5m2x2}.f16x2`.
+pub(in crate::ptx) fn halves_to_eighths() -> LaneFn {
+    lanes!(|a: u32; m| {
+        let half = |bits: u32| f64::from(half::value(false, bits as u16));
+        u16::from(eighth(half(a), m)) | u16::from(eighth(half(a >> 16), m)) << 8
+    })
+}
+
+/// `cvt.rn.f16x2.{e4m3x2,e5m2x2}`.
+pub(in crate::ptx) fn eighths_to_halves() -> LaneFn {
+    lanes!(|a: u16; m| {
+        let half = |bits: u8| {
+            let x = from_eighth(bits, m);
+            let x = if m & mode::RELU != 0 && x <= 0.0 { 0.0 } else { x };
+            u32::from(half::from_f32(false, x as f32))
+        };
+        half(a as u8) | half((a >> 8) as u8) << 16
+    })
+}
+
+const E5M2_FORMAT: Format = Format { exponent: 5, mantissa: 2 };
+/// With one exponent more than the format has, so that its largest values round as ordinary ones.
+const E4M3_WIDE: Format = Format { exponent: 4, mantissa: 3 };
+
+/// Value of an 8-bit float.
+pub(in crate::ptx) fn from_eighth(bits: u8, m: u32) -> f64 {
+    if m & E5M2 != 0 {
+        return soft::widen(bits.into(), E5M2_FORMAT);
+    }
+    // e4m3 has no infinities: its top exponent is ordinary, and all ones is NaN.
+    if bits & 0x7F == 0x7F {
+        return f64::NAN;
+    }
+    if bits & 0x78 == 0x78 {
+        let x = 256.0 * (1.0 + f64::from(bits & 7) / 8.0);
+        return if bits & 0x80 != 0 { -x } else { x };
+    }
+    soft::widen(bits.into(), E4M3_WIDE)
+}
+
+fn eighth(x: f64, m: u32) -> u8 {
+    let x = if m & mode::RELU != 0 && x <= 0.0 { 0.0 } else { x };
+    let sign = if x.is_sign_negative() { 0x80 } else { 0 };
+    if x.is_nan() {
+        return 0x7F;
+    }
+    if m & E5M2 != 0 {
+        let bits = soft::narrow(x, E5M2_FORMAT, mode::RN) as u8;
+        return if bits & 0x7F >= 0x7C { sign | 0x7B } else { bits };
+    }
+    if x.abs() >= 248.0 {
+        // Steps of 32 from 256 on, 448 at most.
+        let steps = ((x.abs().min(448.0) / 32.0).round_ties_even() as u8).clamp(8, 14);
+        return sign | (0x78 + steps - 8);
+    }
+    soft::narrow(x, E4M3_WIDE, mode::RN) as u8
+}
+
+/// `cvt.pack.sat`: two `s32` into the low bits, `c` shifted up. The mode word says to which type.
+pub(in crate::ptx) fn pack_integers() -> LaneFn {
+    lanes!(|a: u32, b: u32, c: u32; m| {
+        let (dst, _) = kinds(m);
+        let signed_source = m & mode::OWN == 0;
+        let source = |v: u32| if signed_source { i128::from(v as i32) } else { i128::from(v) };
+        let one = |v: u32| (clamp(source(v), dst) as u64 & mask(dst.bits())) as u32;
+        let low = one(b) | one(a) << dst.bits();
+        if dst.bits() == 8 { low | c << 16 } else { low }
+    })
+}

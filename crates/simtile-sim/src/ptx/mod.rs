@@ -1,0 +1,54 @@
+//! PTX: decoding and interpretation.
+//!
+//! [`load`] decodes a module once into register-indexed instructions; [`Program::run`] executes a launch. Results
+//! are those that PTX ISA defines, bit for bit: every rounding mode, `.ftz` and `.sat`. Approximate instructions are
+//! computed more exactly than asked. What is not built is refused at load with its name and line.
+//!
+//! * `code`: decoded instructions; `decode`: the syntax tree into them;
+//! * `lanes`, `soft`, `matrix`: arithmetic on whole warps, exact rounding, matrices;
+//! * `exec`: groups of lanes, warps, blocks, clusters, grids; memory, atomics, barriers, printf.
+
+mod code;
+mod decode;
+mod exec;
+mod lanes;
+mod matrix;
+mod soft;
+#[cfg(test)]
+mod tests;
+
+use crate::exec::{
+    DeviceTraits, ExecContext, GlobalInfo, KernelFault, KernelInfo, LaunchSpec, LoadFault, Program,
+};
+
+/// Loads a PTX module for a device.
+///
+/// # Errors
+/// Text that is not PTX, a version or target that the simulated driver does not take, or something that is
+/// not built, each with its line.
+pub fn load(text: &str, traits: DeviceTraits) -> Result<Box<dyn Program>, LoadFault> {
+    Ok(Box::new(Loaded { image: decode::image(text, &traits)? }))
+}
+
+struct Loaded {
+    image: decode::Image,
+}
+
+impl Program for Loaded {
+    fn kernels(&self) -> &[KernelInfo] {
+        &self.image.kernels
+    }
+
+    fn globals(&self) -> &[GlobalInfo] {
+        &self.image.globals
+    }
+
+    fn run(
+        &self,
+        kernel: usize,
+        launch: &LaunchSpec<'_>,
+        context: &ExecContext<'_>,
+    ) -> Result<(), KernelFault> {
+        exec::grid::launch(&self.image, kernel, launch, context)
+    }
+}
