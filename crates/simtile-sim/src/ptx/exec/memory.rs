@@ -3,8 +3,8 @@
 use super::cluster::Block;
 use super::grid::Worker;
 use super::{Result, each_lane, fault};
-use crate::exec::{FaultReason, FindingKind};
 use crate::check::Touch;
+use crate::exec::{FaultReason, FindingKind};
 use crate::memory::{Access, FaultKind, MemoryFault};
 use crate::ptx::code::{Lanes, Space, window};
 

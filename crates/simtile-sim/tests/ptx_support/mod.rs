@@ -1,0 +1,223 @@
+//! A loaded PTX module with memory: enough of a driver to launch its kernels.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use simtile_sim::exec::{DeviceTraits, ExecContext, Finding, KernelFault, LaunchSpec, LoadFault, Program};
+use simtile_sim::memory::{AddressSpace, DeviceView, MemoryKind};
+use simtile_sim::ptx;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+pub const H200: DeviceTraits =
+    DeviceTraits { compute_capability: (9, 0), multiprocessors: 132, warp_size: 32 };
+
+/// Every file of `artifacts/ptx`.
+pub const FILES: &[(&str, &str)] = &[
+    ("async_copy", include_str!("../../../../artifacts/ptx/async_copy.ptx")),
+    ("cluster", include_str!("../../../../artifacts/ptx/cluster.ptx")),
+    ("dyn_shared", include_str!("../../../../artifacts/ptx/dyn_shared.ptx")),
+    ("grid_sync", include_str!("../../../../artifacts/ptx/grid_sync.ptx")),
+    ("histogram", include_str!("../../../../artifacts/ptx/histogram.ptx")),
+    ("math", include_str!("../../../../artifacts/ptx/math.ptx")),
+    ("printf", include_str!("../../../../artifacts/ptx/printf.ptx")),
+    ("reduce_shared", include_str!("../../../../artifacts/ptx/reduce_shared.ptx")),
+    ("rust_kernels", include_str!("../../../../artifacts/ptx/rust_kernels.ptx")),
+    ("rust_saxpy", include_str!("../../../../artifacts/ptx/rust_saxpy.ptx")),
+    ("saxpy", include_str!("../../../../artifacts/ptx/saxpy.ptx")),
+    ("sgemm", include_str!("../../../../artifacts/ptx/sgemm.ptx")),
+    ("warp_reduce", include_str!("../../../../artifacts/ptx/warp_reduce.ptx")),
+    ("wmma", include_str!("../../../../artifacts/ptx/wmma.ptx")),
+];
+
+pub fn artifact(name: &str) -> Machine {
+    let (_, text) = FILES.iter().find(|(n, _)| *n == name).expect("an artifact of this name");
+    Machine::new(text)
+}
+
+/// Values that lie in memory as bytes.
+pub trait Plain: Copy {
+    fn bytes(self) -> Vec<u8>;
+    fn from(bytes: &[u8]) -> Self;
+    const SIZE: usize;
+}
+
+macro_rules! plain {
+    ($($t:ty),*) => {$(
+        impl Plain for $t {
+            fn bytes(self) -> Vec<u8> { self.to_le_bytes().to_vec() }
+            fn from(bytes: &[u8]) -> Self { <$t>::from_le_bytes(bytes.try_into().unwrap()) }
+            const SIZE: usize = size_of::<$t>();
+        }
+    )*};
+}
+plain!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
+
+/// Random numbers for tests: the same every time.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+
+    /// A float of ordinary size.
+    pub fn f32(&mut self) -> f32 {
+        (self.next() as i32 as f32) / (1 << 28) as f32
+    }
+}
+
+pub struct Machine {
+    pub program: Box<dyn Program>,
+    pub space: AddressSpace,
+    pub globals: Vec<u64>,
+    pub workspace: u64,
+    pub printed: Mutex<Vec<u8>>,
+    pub findings: Mutex<Vec<Finding>>,
+    pub seed: u64,
+    pub workers: usize,
+    pub step_limit: u64,
+}
+
+/// One launch.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub cluster: [u32; 3],
+    pub dynamic: u32,
+    pub cooperative: bool,
+}
+
+pub fn shape(grid: u32, block: u32) -> Shape {
+    Shape { grid: [grid, 1, 1], block: [block, 1, 1], cluster: [1, 1, 1], dynamic: 0, cooperative: false }
+}
+
+impl Machine {
+    pub fn new(text: &str) -> Self {
+        Self::load(text).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    pub fn load(text: &str) -> Result<Self, LoadFault> {
+        let program = ptx::load(text, H200)?;
+        let space = AddressSpace::new();
+        let mut globals = Vec::new();
+        for info in program.globals() {
+            let kind = MemoryKind::ModuleGlobal;
+            let memory = space.allocate(kind, 0, info.bytes.max(info.init.len() as u64)).unwrap();
+            let (backing, offset) = memory.backing();
+            backing.write(offset, &info.init);
+            backing.mark_written(offset, memory.bytes);
+            globals.push(memory.base);
+        }
+        for (info, &address) in program.globals().iter().zip(&globals) {
+            let memory = space.locate(address, 0).unwrap();
+            for &(at, index, addend) in &info.relocations {
+                let (backing, offset) = memory.backing();
+                backing.write(offset + at, &globals[index].wrapping_add_signed(addend).to_le_bytes());
+            }
+        }
+        let memory = space.allocate(MemoryKind::Internal, 0, 64 << 10).unwrap();
+        let (backing, offset) = memory.backing();
+        backing.mark_written(offset, memory.bytes);
+        Ok(Self {
+            program,
+            globals,
+            workspace: memory.base,
+            space,
+            printed: Mutex::default(),
+            findings: Mutex::default(),
+            seed: 0,
+            workers: 2,
+            step_limit: 10_000_000,
+        })
+    }
+
+    /// Device memory with these values.
+    pub fn upload<T: Plain>(&self, values: &[T]) -> u64 {
+        let address = self.blank((values.len() * T::SIZE) as u64);
+        self.write(address, values);
+        address
+    }
+
+    /// Device memory that nobody has written.
+    pub fn blank(&self, bytes: u64) -> u64 {
+        self.space.allocate(MemoryKind::Device, 0, bytes).unwrap().base
+    }
+
+    pub fn write<T: Plain>(&self, address: u64, values: &[T]) {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.bytes()).collect();
+        let memory = self.space.locate(address, bytes.len() as u64).unwrap();
+        let at = memory.offset_of(address, 0).unwrap();
+        memory.backing().0.write(at, &bytes);
+        memory.backing().0.mark_written(at, bytes.len() as u64);
+    }
+
+    pub fn download<T: Plain>(&self, address: u64, count: usize) -> Vec<T> {
+        let mut bytes = vec![0; count * T::SIZE];
+        let memory = self.space.locate(address, bytes.len() as u64).unwrap();
+        memory.backing().0.read(memory.offset_of(address, 0).unwrap(), &mut bytes);
+        bytes.chunks(T::SIZE).map(T::from).collect()
+    }
+
+    /// Launches a kernel with arguments as bytes, one piece a parameter.
+    pub fn launch(&self, name: &str, shape: Shape, args: &[&[u8]]) -> Result<(), KernelFault> {
+        let number =
+            self.program.kernels().iter().position(|k| k.name == name).expect("a kernel of this name");
+        let info = &self.program.kernels()[number];
+        assert_eq!(info.params.len(), args.len(), "{name}");
+        let mut params = Vec::new();
+        for (param, arg) in info.params.iter().zip(args) {
+            assert_eq!(param.bytes as usize, arg.len(), "{name}");
+            params.resize(param.offset as usize, 0);
+            params.extend_from_slice(arg);
+        }
+        let launch = LaunchSpec {
+            grid: shape.grid,
+            block: shape.block,
+            cluster: shape.cluster,
+            dynamic_shared_bytes: shape.dynamic,
+            cooperative: shape.cooperative,
+            params: &params,
+            launch_id: 1,
+        };
+        let cancel = AtomicBool::new(false);
+        let print = |bytes: &[u8]| self.printed.lock().unwrap().extend_from_slice(bytes);
+        let report = |finding: Finding| self.findings.lock().unwrap().push(finding);
+        let context = ExecContext {
+            memory: DeviceView::new(&self.space, 0),
+            globals: &self.globals,
+            grid_workspace: self.workspace,
+            step_limit: self.step_limit,
+            cancel: &cancel,
+            seed: self.seed,
+            workers: self.workers,
+            check_uninitialised: true,
+            print: &print,
+            report: &report,
+            device: H200,
+        };
+        self.program.run(number, &launch, &context)
+    }
+
+    /// As [`Machine::launch`]; any fault or finding fails the test.
+    pub fn clean(&self, name: &str, shape: Shape, args: &[&[u8]]) {
+        if let Err(fault) = self.launch(name, shape, args) {
+            panic!("{name}: {fault}");
+        }
+        if let Some(finding) = self.findings.lock().unwrap().first() {
+            panic!("{name}: {:?} at {}", finding.kind, finding.site);
+        }
+    }
+}
+
+/// The bytes of some values, for arguments.
+#[macro_export]
+macro_rules! args {
+    ($($v:expr),* $(,)?) => { &[$(&$v.to_le_bytes()[..]),*][..] };
+}
