@@ -77,11 +77,11 @@ pub(super) fn is_special_name(name: &str) -> bool {
         || ["pm", "reserved_smem", "current_graph_exec", "envreg"].iter().any(|p| base.starts_with(p))
 }
 
+/// Offsets and sizes of parameters and of returns, and where they end.
+type Layout = (Vec<(u32, u32)>, Vec<(u32, u32)>, u32);
+
 /// Offsets of a function's parameters and returns in its frame, and where they end.
-pub(super) fn formals(
-    params: &[Variable],
-    returns: &[Variable],
-) -> std::result::Result<(Vec<(u32, u32)>, Vec<(u32, u32)>, u32), String> {
+pub(super) fn formals(params: &[Variable], returns: &[Variable]) -> std::result::Result<Layout, String> {
     let mut end = 0u64;
     let mut lay = |variables: &[Variable]| -> std::result::Result<Vec<(u32, u32)>, String> {
         variables

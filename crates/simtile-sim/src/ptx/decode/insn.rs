@@ -129,7 +129,7 @@ impl Decoder<'_, '_> {
     /// Splits a register of `bits` bits into equal parts.
     pub(super) fn unpack(&mut self, parts: &[Operand], a: u32, bits: u32) -> Result<()> {
         let n = parts.len() as u32;
-        if n == 0 || bits % n != 0 || bits / n < 8 {
+        if n == 0 || !bits.is_multiple_of(n) || bits / n < 8 {
             return self.bad("this many parts do not fit the type");
         }
         let width = bits / n;
@@ -147,7 +147,7 @@ impl Decoder<'_, '_> {
                 let (shift, width) = (m & 0xFF, m >> 8);
                 a >> shift & (u64::MAX >> (64 - width))
             });
-            let mode = at as u32 * width | width << 8;
+            let mode = (at as u32 * width) | (width << 8);
             self.emit(Op::Alu { f, mode, dst, src: [copy, zero, zero] })?;
         }
         Ok(())
@@ -156,7 +156,7 @@ impl Decoder<'_, '_> {
     /// Joins equal parts into one register of `bits` bits.
     pub(super) fn pack(&mut self, parts: &[Operand], bits: u32) -> Result<u32> {
         let n = parts.len() as u32;
-        if n == 0 || bits % n != 0 || bits / n < 8 {
+        if n == 0 || !bits.is_multiple_of(n) || bits / n < 8 {
             return self.bad("this many parts do not fit the type");
         }
         let width = bits / n;
@@ -175,7 +175,7 @@ impl Decoder<'_, '_> {
                 let (shift, width) = (m & 0xFF, m >> 8);
                 a | (b & (u64::MAX >> (64 - width))) << shift
             });
-            let mode = at as u32 * width | width << 8;
+            let mode = (at as u32 * width) | (width << 8);
             self.emit_free(Op::Alu { f, mode, dst, src: [joined, b, zero] })?;
             joined = dst;
         }

@@ -146,7 +146,8 @@ impl Decoder<'_, '_> {
     /// What `wmma.mma` and `mma` have in common, from the shape on.
     fn multiply(&mut self, i: &Instruction, m: &mut Modifiers<'_>, wmma: bool) -> Result<Matrix> {
         let Some(shape) = m.next().and_then(shape) else { return self.refuse() };
-        if !wmma && !(m.take("row") && m.take("col")) {
+        let fits = wmma || m.take("row") && m.take("col");
+        if !fits {
             return self.refuse();
         }
         m.pick(&["rn"]);

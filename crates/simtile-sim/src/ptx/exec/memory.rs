@@ -68,7 +68,7 @@ impl Bytes {
     #[inline]
     fn mark(&mut self, offset: usize, width: usize) {
         let (word, shift) = (offset / 64, offset % 64);
-        let mask = (1u128 << width) - 1 << shift;
+        let mask = ((1u128 << width) - 1) << shift;
         self.written[word] |= mask as u64;
         if shift + width > 64 {
             self.written[word + 1] |= (mask >> 64) as u64;
