@@ -784,7 +784,10 @@ fn shapes(op: &Operation, operands: &Types, results: &Types) -> Result<Op, Fail>
             let from = tile(operands, 0)?;
             let (source, target) = (from.elem.bits() as usize, to.elem.bits() as usize);
             let numbers = from.elem.scalar().is_some() && to.elem.scalar().is_some();
+            // One side is bytes.
+            let bytes = if op.opcode == Pack { to.elem } else { from.elem };
             let fits = numbers
+                && bytes == Elem::Scalar(ScalarType::I8)
                 && from.shape.len() == 1
                 && to.shape.len() == 1
                 && source != target

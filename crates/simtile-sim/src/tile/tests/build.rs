@@ -1,5 +1,7 @@
 //! Builds modules of one entry with `cutile_ir`'s builder.
-#![allow(unused_imports, dead_code)] // TEMP
+//!
+//! With `TILEIRAS` set to the path of the official assembler, every module that is expected to load is assembled as
+//! well (for `TILEIRAS_GPU`, or `sm_90`), to show that it is one.
 
 use super::machine::TRAITS;
 use crate::exec::{LoadFault, Program};
@@ -309,9 +311,35 @@ impl K {
 
     /// The loaded program.
     pub(super) fn program(self) -> Box<dyn Program> {
-        match self.load() {
+        let module = self.module();
+        if let Some(assembler) = std::env::var_os("TILEIRAS") {
+            assemble(&module, &assembler);
+        }
+        match load_module(module, TRAITS) {
             Ok(program) => program,
             Err(fault) => panic!("{fault}"),
         }
     }
+}
+
+/// Panics if the official assembler refuses a module.
+fn assemble(module: &Module, assembler: &std::ffi::OsStr) {
+    use cutile_ir::bytecode::{BytecodeVersion, write_bytecode_version};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let bytes = write_bytecode_version(module, BytecodeVersion::V13_4).expect("writes");
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("simtile-{}-{number}.tileirbc", std::process::id()));
+    std::fs::write(&path, bytes).expect("writable");
+    let gpu = std::env::var("TILEIRAS_GPU").unwrap_or_else(|_| "sm_90".into());
+    let result = std::process::Command::new(assembler)
+        .arg(format!("--gpu-name={gpu}"))
+        .arg(&path)
+        .arg("-o")
+        .arg(path.with_extension("cubin"))
+        .output();
+    let output = result.expect("the assembler starts");
+    let _ = std::fs::remove_file(path.with_extension("cubin"));
+    let _ = std::fs::remove_file(&path);
+    assert!(output.status.success(), "{}: {}", module.name, String::from_utf8_lossy(&output.stderr));
 }

@@ -1,0 +1,253 @@
+//! What is refused at load, and that it is refused by name and number.
+
+use super::*;
+use crate::exec::LoadFault;
+use crate::tile::{load, load_module};
+
+fn refused(k: K) -> LoadFault {
+    match k.load() {
+        Ok(_) => panic!("loads"),
+        Err(fault) => fault,
+    }
+}
+
+#[test]
+fn by_name_and_number() {
+    let mut k = K::new("call", &[]);
+    k.i32(0);
+    k.add(
+        K::op(Opcode::PreviewCall)
+            .attr("callee", Attribute::String("f".into()))
+            .attr("const_args", Attribute::Array(vec![])),
+    );
+    let LoadFault::Unsupported { at, what } = refused(k) else { panic!("unsupported") };
+    assert_eq!(at, 1);
+    assert!(what.contains("preview$call (operation 1)"), "{what}");
+}
+
+#[test]
+fn every_opcode_is_built_or_refused() {
+    use cutile_ir::requirements::OPCODES;
+    assert_eq!(OPCODES.len(), 109);
+    let mut unsupported = Vec::new();
+    for &opcode in OPCODES {
+        let mut k = K::new("one", &[]);
+        k.add(K::op(opcode));
+        match k.load() {
+            Ok(_) | Err(LoadFault::Malformed { .. }) => {}
+            Err(LoadFault::Unsupported { what, .. }) => {
+                assert!(what.contains(opcode.name()), "{what}");
+                unsupported.push(opcode.name());
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    unsupported.sort_unstable();
+    assert_eq!(
+        unsupported,
+        [
+            "multimem_load_reduce_view_tko",
+            "multimem_reduce_view_tko",
+            "multimem_store_view_tko",
+            "preview$call"
+        ]
+    );
+}
+
+#[test]
+fn wrong_types_counts_and_attributes() {
+    let f = tile(&[4], F32);
+    let cases: Vec<(&str, Box<dyn Fn(&mut K)>)> = vec![
+        (
+            "operand count",
+            Box::new(|k| {
+                let a = k.args[0];
+                k.same(Opcode::AddF, &[a], &[("rounding_mode", 0)]);
+            }),
+        ),
+        (
+            "result type",
+            Box::new(|k| {
+                let a = k.args[0];
+                k.e(Opcode::AddF, &[a, a], tile(&[8], F32), &[("rounding_mode", 0)]);
+            }),
+        ),
+        (
+            "rounding mode",
+            Box::new(|k| {
+                let a = k.args[0];
+                k.same(Opcode::AddF, &[a, a], &[("rounding_mode", 6)]);
+            }),
+        ),
+        (
+            "integers added as floats",
+            Box::new(|k| {
+                let a = k.args[1];
+                k.same(Opcode::AddF, &[a, a], &[("rounding_mode", 0)]);
+            }),
+        ),
+        (
+            "floats added as integers",
+            Box::new(|k| {
+                let a = k.args[0];
+                k.same(Opcode::AddI, &[a, a], &[("overflow", 0)]);
+            }),
+        ),
+        (
+            "reshape of another size",
+            Box::new(|k| {
+                let a = k.args[0];
+                k.e(Opcode::Reshape, &[a], tile(&[8], F32), &[]);
+            }),
+        ),
+        (
+            "broadcast that shrinks",
+            Box::new(|k| {
+                let a = k.args[0];
+                k.e(Opcode::Broadcast, &[a], tile(&[2], F32), &[]);
+            }),
+        ),
+        (
+            "no comparison predicate",
+            Box::new(|k| {
+                let a = k.args[0];
+                k.e(Opcode::CmpF, &[a, a], tile(&[4], I1), &[]);
+            }),
+        ),
+        (
+            "extents that are no power of two",
+            Box::new(|k| {
+                k.constant(tile(&[3], F32), &[0; 4]);
+            }),
+        ),
+        (
+            "negative extents",
+            Box::new(|k| {
+                k.constant(tile(&[-4], F32), &[0; 4]);
+            }),
+        ),
+        (
+            "an enormous tile",
+            Box::new(|k| {
+                k.constant(tile(&[1 << 40], F32), &[0; 4]);
+            }),
+        ),
+        (
+            "overflowing extents",
+            Box::new(|k| {
+                k.constant(tile(&[1 << 32, 1 << 32], F32), &[0; 4]);
+            }),
+        ),
+        (
+            "constant of the wrong size",
+            Box::new(|k| {
+                k.constant(tile(&[4], F32), &[0; 12]);
+            }),
+        ),
+        (
+            "iota that does not fit",
+            Box::new(|k| {
+                k.e(Opcode::Iota, &[], tile(&[512], I8), &[]);
+            }),
+        ),
+        ("yield without an if", Box::new(|k| k.end(Opcode::Yield, &[]))),
+        ("break without a loop", Box::new(|k| k.end(Opcode::Break, &[]))),
+        (
+            "operations after return",
+            Box::new(|k| {
+                k.end(Opcode::Return, &[]);
+                k.i32(0);
+            }),
+        ),
+        (
+            "mma of shapes that do not fit",
+            Box::new(|k| {
+                let a = k.args[0];
+                k.same(Opcode::MmaF, &[a, a, a], &[]);
+            }),
+        ),
+    ];
+    for (what, build) in cases {
+        let mut k = K::new("wrong", &[f.clone(), tile(&[4], I32)]);
+        // Tiles are no parameters; give them through constants instead.
+        let mut k2 = K::new("wrong", &[]);
+        k2.args = vec![k2.constant(f.clone(), &[0; 4]), k2.constant(tile(&[4], I32), &[0; 4])];
+        std::mem::swap(&mut k, &mut k2);
+        build(&mut k);
+        let fault = refused(k);
+        assert!(matches!(fault, LoadFault::Malformed { .. }), "{what}: {fault}");
+    }
+}
+
+#[test]
+fn parts_of_another_module_are_refused() {
+    let mut other = K::new("other", &[]);
+    for i in 0..50 {
+        other.i32(i);
+    }
+    let value = other.i32(0);
+    let mut k = K::new("foreign", &[ptr(&[], I32)]);
+    let out = k.args[0];
+    k.store_ptr(out, value);
+    assert!(matches!(refused(k), LoadFault::Malformed { .. }));
+    let mut module = Module::new("empty");
+    module.functions = other.module().functions;
+    assert!(matches!(load_module(module, super::machine::TRAITS), Err(LoadFault::Malformed { .. })));
+}
+
+#[test]
+fn values_are_visible_only_where_they_dominate() {
+    let mut k = K::new("scope", &[tile(&[], I1)]);
+    let mut inner = None;
+    let condition = k.args[0];
+    let then = k.nested(&[], |k, _| {
+        inner = Some(k.i32(1));
+        k.end(Opcode::Yield, &[]);
+    });
+    let otherwise = k.nested(&[], |k, _| k.end(Opcode::Yield, &[]));
+    k.add(K::op(Opcode::If).operand(condition).region(then).region(otherwise));
+    if let Some(v) = inner {
+        k.same(Opcode::AddI, &[v, v], &[("overflow", 0)]);
+    }
+    let fault = refused(k);
+    assert!(fault.to_string().contains("operand 0 is not defined here"), "{fault}");
+}
+
+#[test]
+fn memory_is_bounded() {
+    let mut k = K::new("large", &[]);
+    for _ in 0..40 {
+        k.constant(tile(&[1 << 24], I64), &[0; 8]);
+    }
+    let fault = refused(k);
+    assert!(
+        matches!(&fault, LoadFault::Unsupported { what, .. } if what.contains("bytes together")),
+        "{fault}"
+    );
+}
+
+#[test]
+fn regions_that_contain_themselves() {
+    let mut k = K::new("recursive", &[]);
+    let region = k.nested(&[], |_, _| {});
+    let block = k.m.region(region).blocks[0];
+    let (op, _) = K::op(Opcode::Loop).region(region).build(&mut k.m);
+    k.m.block_mut(block).ops.push(op);
+    k.add(K::op(Opcode::Loop).region(region));
+    let fault = refused(k);
+    assert!(
+        matches!(&fault, LoadFault::Unsupported { what, .. } if what.contains("nested deeper")),
+        "{fault}"
+    );
+}
+
+#[test]
+fn other_bytes_and_versions() {
+    let traits = super::machine::TRAITS;
+    assert!(matches!(load(b"", traits), Err(LoadFault::Malformed { .. })));
+    assert!(matches!(load(b"\x7fELF", traits), Err(LoadFault::Malformed { .. })));
+    let mut bytes = super::artifacts::VADD[0].to_vec();
+    bytes[9] = 99;
+    let Err(LoadFault::Version { found, supported }) = load(&bytes, traits) else { panic!("version") };
+    assert!(found.contains("13.99") && supported == "13.2 to 13.5", "{found} {supported}");
+}
