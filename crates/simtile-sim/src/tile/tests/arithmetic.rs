@@ -7,6 +7,9 @@ use half::{bf16, f16};
 
 const ROUND: &str = "rounding_mode";
 
+type Single = fn(f32, f32) -> f32;
+type Double = fn(f64) -> f64;
+
 fn floats(n: usize, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
     let special = [
@@ -29,7 +32,7 @@ fn floats(n: usize, seed: u64) -> Vec<f32> {
 #[test]
 fn single_precision_is_the_hosts() {
     let (a, b) = (floats(256, 1), floats(256, 2));
-    let cases: [(Opcode, fn(f32, f32) -> f32); 5] = [
+    let cases: [(Opcode, Single); 5] = [
         (Opcode::AddF, |x, y| x + y),
         (Opcode::SubF, |x, y| x - y),
         (Opcode::MulF, |x, y| x * y),
@@ -144,7 +147,7 @@ fn minimum_and_maximum() {
 #[test]
 fn functions_are_close_to_exact() {
     let x: Vec<f32> = (1..=64).map(|i| i as f32 / 16.0).collect();
-    let cases: [(Opcode, fn(f64) -> f64); 15] = [
+    let cases: [(Opcode, Double); 15] = [
         (Opcode::Exp, f64::exp),
         (Opcode::Exp2, f64::exp2),
         (Opcode::Log, f64::ln),

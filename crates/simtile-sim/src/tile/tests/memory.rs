@@ -539,7 +539,7 @@ fn scratch_memory_ends_with_the_block_and_is_bounded() {
     let out = machine.alloc(8);
     machine.ok(&*k.program(), [1, 1, 1], &[Arg::Ptr(out)]);
     let address = machine.get::<u64>(out, 1)[0];
-    let fault = machine.space.locate(address, 8).err().expect("gone");
+    let Err(fault) = machine.space.locate(address, 8) else { panic!("still there") };
     assert_eq!(fault.kind, FaultKind::Freed);
 
     let mut k = K::new("much", &[]);

@@ -12,6 +12,7 @@ mod memory;
 mod multiply;
 mod refusals;
 mod shapes;
+mod speed;
 
 use build::*;
 use machine::{Arg, Machine};

@@ -4,6 +4,8 @@ use super::*;
 use crate::exec::LoadFault;
 use crate::tile::{load, load_module};
 
+type Build = Box<dyn Fn(&mut K)>;
+
 fn refused(k: K) -> LoadFault {
     match k.load() {
         Ok(_) => panic!("loads"),
@@ -57,7 +59,7 @@ fn every_opcode_is_built_or_refused() {
 #[test]
 fn wrong_types_counts_and_attributes() {
     let f = tile(&[4], F32);
-    let cases: Vec<(&str, Box<dyn Fn(&mut K)>)> = vec![
+    let cases: Vec<(&str, Build)> = vec![
         (
             "operand count",
             Box::new(|k| {
@@ -168,11 +170,9 @@ fn wrong_types_counts_and_attributes() {
         ),
     ];
     for (what, build) in cases {
-        let mut k = K::new("wrong", &[f.clone(), tile(&[4], I32)]);
-        // Tiles are no parameters; give them through constants instead.
-        let mut k2 = K::new("wrong", &[]);
-        k2.args = vec![k2.constant(f.clone(), &[0; 4]), k2.constant(tile(&[4], I32), &[0; 4])];
-        std::mem::swap(&mut k, &mut k2);
+        // Tiles are no parameters, so the cases get constants instead.
+        let mut k = K::new("wrong", &[]);
+        k.args = vec![k.constant(f.clone(), &[0; 4]), k.constant(tile(&[4], I32), &[0; 4])];
         build(&mut k);
         let fault = refused(k);
         assert!(matches!(fault, LoadFault::Malformed { .. }), "{what}: {fault}");
