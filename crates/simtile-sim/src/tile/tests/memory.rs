@@ -256,7 +256,7 @@ fn promises_of_bounds_are_checked() {
     let machine = Machine::new();
     let (x, y) = (machine.put(&[0.0f32; 6]), machine.alloc(16));
     machine.ok(&*program, [1, 1, 1], &[Arg::Ptr(x), Arg::I32(0), Arg::Ptr(y)]);
-    machine.run(&*program, [1, 1, 1], &[Arg::Ptr(x), Arg::I32(1)]).expect("runs all the same");
+    machine.run(&*program, [1, 1, 1], &[Arg::Ptr(x), Arg::I32(1), Arg::Ptr(y)]).expect("runs all the same");
     assert!(
         matches!(&machine.found()[..], [FindingKind::FalseAssume { value, .. }] if value.contains("coordinate 6"))
     );
