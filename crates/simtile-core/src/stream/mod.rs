@@ -318,6 +318,10 @@ impl Stream {
                 CallError::Driver(e) if e.code() == CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => {
                     Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE)
                 }
+                // A driver that cannot be asked cannot capture either: both came with CUDA 10.0.
+                CallError::Driver(e) if e.is_missing_entry() => {
+                    Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+                }
                 other => Err(other),
             })
             .on(|| self.to_string())?;
