@@ -5,10 +5,12 @@
 //! must have a test has none.
 
 use clap::{Parser, Subcommand};
-use simtile_cts::frame::report::Totals;
+use simtile_cts::frame::report::{Report, Totals};
 use simtile_cts::frame::{Target, Test, coverage, expected, run};
 use simtile_cts::{machine, tests};
+use std::path::PathBuf;
 use std::process::exit;
+use std::time::Duration;
 
 #[derive(Parser)]
 #[command(about = "Conformance suite: CUDA's guarantees and simtile's promises")]
@@ -39,6 +41,12 @@ enum Command {
         /// Passing tests too.
         #[arg(long)]
         verbose: bool,
+        /// Writes the JSON lines to this file, beside the text.
+        #[arg(long)]
+        json_file: Option<PathBuf>,
+        /// Seconds that a test may take.
+        #[arg(long, default_value_t = 60)]
+        watchdog: u64,
         /// Writes this run's counts into the committed file.
         #[arg(long, conflicts_with_all = ["filter", "exact"])]
         update_expected: bool,
@@ -58,8 +66,19 @@ fn main() {
         Command::Run { driver, exact: Some(name), json, .. } => {
             run_exact(&Target::parse(&driver), &name, json)
         }
-        Command::Run { driver, filter, exact: None, json, jobs, verbose, update_expected } => {
-            let options = Options { filter, json, jobs, verbose, update_expected };
+        Command::Run {
+            driver,
+            filter,
+            exact: None,
+            json,
+            jobs,
+            verbose,
+            json_file,
+            watchdog,
+            update_expected,
+        } => {
+            let watchdog = Duration::from_secs(watchdog);
+            let options = Options { filter, json, jobs, verbose, json_file, watchdog, update_expected };
             run_tests(&Target::parse(&driver), &options)
         }
         Command::List => {
@@ -81,6 +100,8 @@ struct Options {
     json: bool,
     jobs: Option<usize>,
     verbose: bool,
+    json_file: Option<PathBuf>,
+    watchdog: Duration,
     update_expected: bool,
 }
 
@@ -126,7 +147,7 @@ fn run_tests(target: &Target, options: &Options) -> i32 {
         println!("{} tests on {} ({machine})", selected.len(), target.name());
     }
     let jobs = options.jobs.unwrap_or_else(|| default_jobs(target));
-    let reports = run::run_all(&selected, target, jobs, &|report| {
+    let reports = run::run_all(&selected, target, jobs, options.watchdog, &|report| {
         if options.json {
             println!("{}", serde_json::to_string(report).unwrap_or_default());
         } else if let Some(line) = report.line(options.verbose) {
@@ -135,6 +156,12 @@ fn run_tests(target: &Target, options: &Options) -> i32 {
     });
     let totals = Totals::of(&reports);
     let mut failed = totals.failed > 0;
+    if let Some(path) = &options.json_file
+        && let Err(why) = std::fs::write(path, json_lines(&reports, totals))
+    {
+        eprintln!("{}: {why}", path.display());
+        failed = true;
+    }
     if options.update_expected {
         if let Err(why) = expected::update(&target.name(), &machine, totals) {
             eprintln!("{why}");
@@ -158,9 +185,18 @@ fn run_tests(target: &Target, options: &Options) -> i32 {
     i32::from(failed)
 }
 
+fn json_lines(reports: &[Report], totals: Totals) -> String {
+    let mut text = String::new();
+    for report in reports {
+        text.push_str(&serde_json::to_string(report).unwrap_or_default());
+        text.push('\n');
+    }
+    text + &serde_json::to_string(&totals).unwrap_or_default() + "\n"
+}
+
 fn run_coverage(target: &Target) -> i32 {
     let all: Vec<&'static Test> = tests().collect();
-    let reports = run::run_all(&all, target, default_jobs(target), &|_| {});
+    let reports = run::run_all(&all, target, default_jobs(target), run::WATCHDOG, &|_| {});
     match coverage::measure(&reports) {
         Ok(coverage) => {
             print!("{}", coverage.text);

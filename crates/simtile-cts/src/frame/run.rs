@@ -2,7 +2,7 @@
 //!
 //! On a simulator each test gets its own one, in a thread of this process. On a GPU each test runs in a child
 //! process of its own, because a fault takes the context, and sometimes the process, with it. Either way a
-//! watchdog ends the wait after [`WATCHDOG`]: a child is killed; a thread cannot be, so it is left behind and
+//! watchdog ends the wait (by default after [`WATCHDOG`]): a child is killed; a thread cannot be, so it is left behind and
 //! the run exits with a failure at its end.
 
 use super::report::Report;
@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test may take.
+/// How long a test may take, unless the caller says otherwise.
 pub const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// Runs the tests, `jobs` at a time, and hands each report to `done` as it comes. Reports come back in the
@@ -26,6 +26,7 @@ pub fn run_all(
     tests: &[&'static Test],
     target: &Target,
     jobs: usize,
+    watchdog: Duration,
     done: &(dyn Fn(&Report) + Sync),
 ) -> Vec<Report> {
     let next = AtomicUsize::new(0);
@@ -36,8 +37,11 @@ pub fn run_all(
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(test) = tests.get(index) else { break };
-                    let report =
-                        if target.is_simulator() { in_thread(test, target) } else { in_child(test, target) };
+                    let report = if target.is_simulator() {
+                        in_thread(test, target, watchdog)
+                    } else {
+                        in_child(test, target, watchdog)
+                    };
                     done(&report);
                     reports.lock().unwrap_or_else(PoisonError::into_inner).push((index, report));
                 }
@@ -96,7 +100,7 @@ fn one_seed(test: &Test, target: &Target, seed: u64, called: &mut [bool]) -> Che
     check
 }
 
-fn in_thread(test: &'static Test, target: &Target) -> Report {
+fn in_thread(test: &'static Test, target: &Target, watchdog: Duration) -> Report {
     let (sender, receiver) = mpsc::channel();
     let owned = target.clone();
     let spawned = thread::Builder::new().name(test.name.into()).spawn(move || {
@@ -106,24 +110,29 @@ fn in_thread(test: &'static Test, target: &Target) -> Report {
     let failed = |text: String, millis| Report::new(test, target, Outcome::Fail(text), Vec::new(), millis);
     match spawned {
         Err(error) => failed(format!("no thread for the test: {error}"), 0.0),
-        Ok(_) => match receiver.recv_timeout(WATCHDOG) {
+        Ok(_) => match receiver.recv_timeout(watchdog) {
             Ok(report) => report,
             Err(_) => {
-                failed(format!("hangs: no end within {} s", WATCHDOG.as_secs()), WATCHDOG.as_secs_f64() * 1e3)
+                failed(format!("hangs: no end within {} s", watchdog.as_secs()), watchdog.as_secs_f64() * 1e3)
             }
         },
     }
 }
 
-fn in_child(test: &Test, target: &Target) -> Report {
+fn in_child(test: &Test, target: &Target, watchdog: Duration) -> Report {
     let started = Instant::now();
-    let outcome = child_report(test, target, started);
+    let outcome = child_report(test, target, watchdog, started);
     outcome.unwrap_or_else(|text| {
         Report::new(test, target, Outcome::Fail(text), Vec::new(), started.elapsed().as_secs_f64() * 1e3)
     })
 }
 
-fn child_report(test: &Test, target: &Target, started: Instant) -> Result<Report, String> {
+fn child_report(
+    test: &Test,
+    target: &Target,
+    watchdog: Duration,
+    started: Instant,
+) -> Result<Report, String> {
     let program = std::env::current_exe().map_err(|error| format!("own path unknown: {error}"))?;
     let mut child = Command::new(program)
         .args(["run", "--json", "--driver", &target.name(), "--exact", test.name])
@@ -147,7 +156,7 @@ fn child_report(test: &Test, target: &Target, started: Instant) -> Result<Report
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Some(status),
-            Ok(None) if started.elapsed() < WATCHDOG => thread::sleep(Duration::from_millis(2)),
+            Ok(None) if started.elapsed() < watchdog => thread::sleep(Duration::from_millis(2)),
             Ok(None) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -159,7 +168,7 @@ fn child_report(test: &Test, target: &Target, started: Instant) -> Result<Report
     let out = out.join().unwrap_or_default();
     let err = err.join().unwrap_or_default();
     let Some(status) = status else {
-        return Err(format!("hangs: killed after {} s {}", WATCHDOG.as_secs(), tail(&err)));
+        return Err(format!("hangs: killed after {} s {}", watchdog.as_secs(), tail(&err)));
     };
     let report = out.lines().rev().find_map(|line| serde_json::from_str::<Report>(line).ok());
     match report {

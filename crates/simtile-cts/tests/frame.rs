@@ -1,0 +1,97 @@
+//! The frame itself: what it says about tests that fail, panic or hang, and that the list of tests is in order.
+
+use simtile_cts::frame::report::{Report, Totals};
+use simtile_cts::frame::{Check, Cx, Layer, Need, PROMISES, Stop, Target, Test, run};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const fn test(name: &'static str, needs: &'static [Need], seeds: u64, run: fn(&Cx) -> Check) -> Test {
+    Test { name, layer: Layer::Driver, family: "frame", promises: &[], needs, seeds, run }
+}
+
+fn passes(_: &Cx) -> Check {
+    Ok(())
+}
+
+fn fails_at_seed_two(cx: &Cx) -> Check {
+    if cx.seed() == 2 { Err(Stop::fail("on purpose")) } else { Ok(()) }
+}
+
+fn panics(_: &Cx) -> Check {
+    std::panic::panic_any("on purpose")
+}
+
+fn hangs(_: &Cx) -> Check {
+    std::thread::sleep(Duration::from_secs(3600));
+    Ok(())
+}
+
+fn asks(cx: &Cx) -> Check {
+    cx.devices().map(|_| ())
+}
+
+static PASSES: Test = test("frame::passes", &[], 3, passes);
+static FAILS: Test = test("frame::fails", &[], 3, fails_at_seed_two);
+static PANICS: Test = test("frame::panics", &[], 1, panics);
+static HANGS: Test = test("frame::hangs", &[], 1, hangs);
+static ASKS: Test = test("frame::asks", &[Need::Devices(1)], 1, asks);
+static TOO_MUCH: Test = test("frame::too_much", &[Need::Capability(99, 0)], 1, passes);
+
+fn outcome(reports: &[Report], name: &str) -> (String, String) {
+    let report = reports.iter().find(|report| report.test == name).expect("a report for every test");
+    (report.outcome.clone(), report.reason.clone())
+}
+
+#[test]
+fn every_end_of_a_test_is_reported() {
+    let tests = [&PASSES, &FAILS, &PANICS, &HANGS, &ASKS, &TOO_MUCH];
+    let reports = run::run_all(&tests, &Target::SimFifo, 2, Duration::from_millis(500), &|_| {});
+    assert_eq!(outcome(&reports, "frame::passes").0, "pass");
+    assert_eq!(outcome(&reports, "frame::fails"), ("fail".into(), "seed 2: on purpose".into()));
+    assert_eq!(outcome(&reports, "frame::panics"), ("fail".into(), "panicked: on purpose".into()));
+    let (hang, why) = outcome(&reports, "frame::hangs");
+    assert!(hang == "fail" && why.contains("hangs"), "{hang}: {why}");
+    let (skip, why) = outcome(&reports, "frame::too_much");
+    assert!(skip == "unsupported" && why.contains("needs compute capability 99.0"), "{skip}: {why}");
+    // A test counts once, whatever its number of seeds.
+    assert_eq!(Totals::of(&reports), Totals { passed: 2, failed: 3, skipped: 1 });
+    assert_eq!(Totals::of(&reports).to_string(), "2 passed, 3 failed, 1 skipped");
+}
+
+#[test]
+fn entries_are_measured_without_those_of_the_needs() {
+    let report = run::execute(&ASKS, &Target::SimFast);
+    assert_eq!(report.entries, ["cuInit", "cuDeviceGetCount"]);
+    let report = run::execute(&PASSES, &Target::SimFast);
+    assert!(report.entries.is_empty(), "{:?}", report.entries);
+}
+
+#[test]
+fn a_report_is_one_object_of_json() {
+    let report = run::execute(&PASSES, &Target::SimFast);
+    let text = serde_json::to_string(&report).unwrap();
+    assert!(!text.contains('\n'));
+    let back: Report = serde_json::from_str(&text).unwrap();
+    assert_eq!((back.test.as_str(), back.outcome.as_str()), ("frame::passes", "pass"));
+    for key in ["test", "layer", "family", "promises", "entries", "driver", "outcome", "reason", "millis"] {
+        assert!(text.contains(&format!("\"{key}\":")), "{text}");
+    }
+}
+
+#[test]
+fn a_driver_that_is_not_there_fails_every_test() {
+    let report = run::execute(&PASSES, &Target::Path("/no/such/libcuda.so".into()));
+    assert!(report.outcome == "fail" && report.reason.contains("/no/such/libcuda.so"), "{}", report.reason);
+}
+
+#[test]
+fn names_are_unique_and_promises_exist() {
+    let mut names = BTreeSet::new();
+    for test in simtile_cts::tests() {
+        assert!(names.insert(test.name), "{} is there twice", test.name);
+        assert!(test.name.starts_with(test.family), "{} is not of its family {}", test.name, test.family);
+        assert!(test.promises.iter().all(|promise| PROMISES.contains(promise)), "{}", test.name);
+        // A core test is there for a promise; a driver test states a guarantee of CUDA.
+        assert_eq!(test.promises.is_empty(), test.layer == Layer::Driver, "{}", test.name);
+    }
+}
