@@ -59,7 +59,7 @@ fn kernel(body: &[u8]) -> Vec<u8> {
 
 fn error(bytes: &[u8]) -> TileError {
     match tile::read(bytes) {
-        Ok(m) => panic!("read:\n{}", m.to_mlir_text()),
+        Ok(m) => panic!("read, with {} values", m.num_values()),
         Err(e) => {
             assert!(e.offset() <= bytes.len(), "{e}");
             e
@@ -385,4 +385,36 @@ fn a_global_inside_a_function() {
     module.functions.push(op);
     let bytes = write_bytecode_version(&module, BytecodeVersion::V13_3).unwrap();
     assert!(matches!(error(&bytes), TileError::Unsupported { .. }));
+}
+
+/// Operations of two bytes whose type has 64 dimensions: memory is limited by the size of the input, and the limit is
+/// found before it is taken.
+#[test]
+fn memory_is_limited_by_the_input() {
+    let mut ty = vec![13, 1, 64];
+    ty.extend_from_slice(&[0, 0, 0, 0, 1, 0, 0, 0].repeat(64));
+    let types = table(&[&[16, 0, 0], &[3], &ty]);
+    let with = |operations: usize| {
+        let body = [0x3A, 2].repeat(operations);
+        let mut func = vec![1, 0, 0, 2, 0];
+        let varint = |n: usize| [0x80 | (n & 0x7F) as u8, 0x80 | (n >> 7 & 0x7F) as u8, (n >> 14) as u8];
+        func.extend_from_slice(&varint(body.len()));
+        func.extend_from_slice(&body);
+        let mut out = b"\x7FTileIR\0\x0d\x03\0\0".to_vec();
+        for (id, payload) in [(STRING, &table(&[b"f"])), (TYPE, &types), (FUNC, &func)] {
+            out.push(id);
+            out.extend_from_slice(&varint(payload.len()));
+            out.extend_from_slice(payload);
+        }
+        out.push(0);
+        out
+    };
+    assert_eq!(tile::read(&with(100)).unwrap().num_values(), 100);
+    let many = with(100_000);
+    let e = error(&many);
+    let TileError::Limit { what: "bytes of memory for the module", limit, value, .. } = e else {
+        panic!("{e}")
+    };
+    assert_eq!(limit as usize, tile::LIMITS.memory_base + tile::LIMITS.memory_per_byte * many.len());
+    assert!(value > limit);
 }

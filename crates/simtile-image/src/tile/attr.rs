@@ -62,9 +62,10 @@ pub(super) fn inline(
             v => return Err(TileError::Value { offset, what: name, value: v.into() }),
         },
         Kind::Str => Attribute::String(tables.string(c, name)?),
-        Kind::Ty => Attribute::Type(tables.ty(c, name)?),
+        Kind::Ty => Attribute::Type(tables.ty(c, name, 1)?),
         Kind::I32s => Attribute::DenseI32Array(c.i32s(name, LIMITS.rank)?),
         Kind::Dense => match first_result {
+            // The result's own charge covers the copy: it is at most as large.
             Some(ty) => Attribute::DenseElements(tables.dense(c, ty.clone())?),
             None => {
                 let what = format!("{name} is constant data without a type");
@@ -124,11 +125,11 @@ pub(super) fn tagged(c: &mut Cursor<'_>, tables: &Tables<'_>, depth: usize) -> R
     tables.charge(COST, offset)?;
     Ok(match c.varint("attribute tag")? {
         INTEGER => {
-            let ty = tables.value_type(c, "type of an integer")?;
+            let ty = tables.value_type(c, "type of an integer", 1)?;
             Attribute::Integer(integer(c, &ty)?, ty)
         }
         FLOAT => {
-            let ty = tables.value_type(c, "type of a float")?;
+            let ty = tables.value_type(c, "type of a float", 1)?;
             Attribute::Float(float(c, &ty)?, ty)
         }
         BOOL => {
@@ -139,11 +140,11 @@ pub(super) fn tagged(c: &mut Cursor<'_>, tables: &Tables<'_>, depth: usize) -> R
                 v => return Err(TileError::Value { offset: at, what: "bool", value: v.into() }),
             }
         }
-        TYPE => Attribute::Type(tables.ty(c, "type")?),
+        TYPE => Attribute::Type(tables.ty(c, "type", 1)?),
         STRING => Attribute::String(tables.string(c, "string")?),
         ARRAY => Attribute::Array(list(c, tables, depth)?),
         DENSE => {
-            let ty = tables.value_type(c, "type of elements")?;
+            let ty = tables.value_type(c, "type of elements", 1)?;
             Attribute::DenseElements(tables.dense(c, ty)?)
         }
         DIV_BY => {
@@ -162,7 +163,7 @@ pub(super) fn tagged(c: &mut Cursor<'_>, tables: &Tables<'_>, depth: usize) -> R
         }
         PREVIEW_INT => Attribute::PreviewConstArg(PreviewConstArg::Int(c.signed("integer")?)),
         PREVIEW_STR => Attribute::PreviewConstArg(PreviewConstArg::Str(tables.string(c, "string")?)),
-        PREVIEW_TYPE => Attribute::PreviewConstArg(PreviewConstArg::Datatype(tables.ty(c, "type")?)),
+        PREVIEW_TYPE => Attribute::PreviewConstArg(PreviewConstArg::Datatype(tables.ty(c, "type", 1)?)),
         value => return Err(TileError::Value { offset, what: "attribute tag", value }),
     })
 }

@@ -46,13 +46,14 @@ fn read_function(
     let offset = c.offset();
     let name = tables.string(c, "function's name")?;
     let at = c.offset();
-    let signature = tables.ty(c, "function's type")?;
+    let signature = tables.ty(c, "function's type", 4)?;
     let Type::Func(func) = &signature else {
         let what = format!("the type of function {name:?} is not a function type");
         return Err(TileError::Malformed { offset: at, what });
     };
+    // The inputs once more each for the block, its values and here.
     let inputs = func.inputs.clone();
-    tables.charge(OP_COST + 2 * inputs.len() * size_of::<Type>(), at)?;
+    tables.charge(OP_COST, at)?;
 
     let at = c.offset();
     let flags = c.byte("function's flags")?;
@@ -260,11 +261,8 @@ impl Body<'_, '_> {
 
     fn results(&self, n: usize, draft: &mut Draft, c: &mut Cursor<'_>) -> Result<(), TileError> {
         for _ in 0..n {
-            let offset = c.offset();
-            let ty = self.tables.value_type(c, "type of a result")?;
-            // Once more for the value.
-            self.tables.charge(size_of::<Type>() + 32, offset)?;
-            draft.results.push(ty);
+            // One for the operation, one for the value, one for constant data of this type.
+            draft.results.push(self.tables.value_type(c, "type of a result", 3)?);
         }
         Ok(())
     }
@@ -338,9 +336,8 @@ impl Body<'_, '_> {
             let n = c.count("block arguments", 1)?;
             let mut types = Vec::new();
             for _ in 0..n {
-                let ty = self.tables.value_type(c, "type of a block argument")?;
-                self.tables.charge(2 * size_of::<Type>() + 48, offset)?;
-                types.push(ty);
+                // One here, one for the block, one for the value.
+                types.push(self.tables.value_type(c, "type of a block argument", 3)?);
             }
             self.tables.charge(96, offset)?;
             let (block, args) = build_block(self.module, &types);

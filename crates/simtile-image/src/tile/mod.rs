@@ -182,7 +182,7 @@ fn read_globals(mut c: Cursor<'_>, tables: &Tables<'_>, module: &mut Module) -> 
     let count = c.count("globals", if new { 6 } else { 4 })?;
     for _ in 0..count {
         let sym_name = tables.string(&mut c, "global's name")?;
-        let element_type = tables.ty(&mut c, "global's type")?;
+        let element_type = tables.ty(&mut c, "global's type", 1)?;
         let value: DenseElements = tables.dense(&mut c, element_type)?;
         let alignment = c.varint("global's alignment")?;
         let mut symbol_visibility = SymbolVisibility::Public;

@@ -102,18 +102,28 @@ impl<'a> Tables<'a> {
         })
     }
 
-    /// A type by its index.
-    pub(super) fn ty(&self, c: &mut Cursor<'_>, what: &'static str) -> Result<Type, TileError> {
+    /// A type by its index, charged for `copies` clones.
+    pub(super) fn ty(
+        &self,
+        c: &mut Cursor<'_>,
+        what: &'static str,
+        copies: usize,
+    ) -> Result<Type, TileError> {
         let offset = c.offset();
         let entry = &self.types[self.index(c, what, self.types.len())?];
-        self.charge(entry.cost, offset)?;
+        self.charge(entry.cost.saturating_mul(copies), offset)?;
         Ok(entry.ty.clone())
     }
 
-    /// The type of a value: any but a function's.
-    pub(super) fn value_type(&self, c: &mut Cursor<'_>, what: &'static str) -> Result<Type, TileError> {
+    /// The type of a value: any but a function's. It is charged for `copies` clones.
+    pub(super) fn value_type(
+        &self,
+        c: &mut Cursor<'_>,
+        what: &'static str,
+        copies: usize,
+    ) -> Result<Type, TileError> {
         let offset = c.offset();
-        match self.ty(c, what)? {
+        match self.ty(c, what, copies)? {
             Type::Func(_) => {
                 let what = format!("{what} is a function type");
                 Err(TileError::Malformed { offset, what })
