@@ -5,7 +5,7 @@ mod common;
 use simtile_image::{ImageKind, check, elf, fatbin};
 
 /// Cases of one kind for all images together.
-const CASES: usize = 5000;
+const CASES: usize = 4000;
 
 struct Random(u64);
 
