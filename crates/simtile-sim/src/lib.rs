@@ -4,6 +4,7 @@
 //! that host code cannot tell from libcuda. Start at [`Simulator`].
 //!
 //! * [`Simulator`], [`SimConfig`]: the control handle and its settings;
+//! * [`null`](fn@null): a driver that does nothing, for measuring a runtime's own cost;
 //! * [`memory`]: address space, allocations, bounds, lifetime and initialisation;
 //! * [`exec`]: the seam between the driver and the kernel interpreters;
 //! * `entry`, `table`: the driver's entries, each going through one wrapper;
@@ -26,9 +27,11 @@ mod control;
 mod core;
 mod engine;
 mod entry;
+mod extras;
 mod handles;
 mod heap;
 mod modules;
+mod null;
 mod printf;
 mod profile;
 mod report;
@@ -40,6 +43,7 @@ mod testing;
 pub use config::{Checks, ConfigError, Mode, SimConfig};
 pub use control::Pause;
 pub use modules::{StandInCall, StandInError};
+pub use null::null;
 pub use profile::Profile;
 pub use report::{Report, ReportKind};
 pub use simulator::{Builder, Gate, Simulator};

@@ -1,10 +1,13 @@
 //! The entries of the driver API, one module a family.
 //!
 //! Each family defines its entries with `entries!`, which also makes a `fill` that puts them into a table.
-//! What no family defines answers as missing.
+//! What no family defines answers `CUDA_ERROR_NOT_SUPPORTED`.
 
-use simtile_driver::{DriverKind, Table};
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use simtile_driver::sys::*;
+use simtile_driver::{DriverKind, Entry, State, Table};
 
+mod capture;
 mod context;
 mod copy;
 mod device;
@@ -20,14 +23,32 @@ mod pool;
 mod stream;
 mod vmm;
 
+macro_rules! nothing_built {
+    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) = $symbol:literal @ $since:literal;)*) => {
+        const NOT_SUPPORTED: Table = Table {
+            kind: DriverKind::Simulated,
+            extras: Some(&crate::extras::EXTRAS),
+            $($name: {
+                #[allow(clippy::too_many_arguments, reason = "the signatures are CUDA's")]
+                unsafe fn refuse(state: State $(, _: $ty)*) -> CUresult {
+                    crate::entry::enter(state, Entry::$name, |_| Err(CUresult::CUDA_ERROR_NOT_SUPPORTED))
+                }
+                refuse
+            },)*
+        };
+    };
+}
+
+simtile_driver::driver_entries!(nothing_built);
+
 /// The table of simulated drivers.
 pub(crate) static TABLE: Table = {
-    let table = Table { kind: DriverKind::Simulated, ..Table::MISSING };
-    let table = init::fill(table);
+    let table = init::fill(NOT_SUPPORTED);
     let table = device::fill(table);
     let table = context::fill(table);
     let table = stream::fill(table);
     let table = event::fill(table);
+    let table = capture::fill(table);
     let table = module::fill(table);
     let table = library::fill(table);
     let table = function::fill(table);

@@ -174,3 +174,11 @@ impl Rig {
         assert_eq!(self.launch(function, [1; 3], [1; 3], 0, stream, params), CUresult::CUDA_SUCCESS);
     }
 }
+
+impl Rig {
+    /// A driver without devices, not initialised.
+    pub(crate) fn with_none() -> Self {
+        let sim = Simulator::builder().devices(0).quiet().build();
+        Self { driver: sim.driver(), sim, context: CUcontext::NULL }
+    }
+}

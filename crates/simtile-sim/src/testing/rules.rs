@@ -182,3 +182,138 @@ fn recycled_handle_values_come_back() {
     let b = rig.stream();
     assert_eq!(a, b);
 }
+
+#[test]
+fn labels_and_declarations() {
+    let rig = Rig::new();
+    let (module, stream) = (rig.module(), rig.stream());
+    let memory = rig.memory(64);
+    let extras = rig.driver.table().extras.unwrap();
+    let state = rig.driver.state();
+    // SAFETY: the extras of a table take its driver's state.
+    unsafe {
+        let target = simtile_driver::LabelTarget::Stream(stream);
+        assert!((extras.label)(state, target, "upload").is_ok());
+        let target = simtile_driver::LabelTarget::Allocation(memory.base + 8);
+        assert!((extras.label)(state, target, "weights").is_ok());
+        let target = simtile_driver::LabelTarget::Allocation(64);
+        assert_eq!((extras.label)(state, target, "none"), CUresult::CUDA_ERROR_INVALID_VALUE);
+        assert!((extras.declare)(state, stream, &[]).is_ok());
+        assert_eq!((extras.declare)(state, CUstream(48), &[]), CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
+    // Just past the end.
+    rig.run(rig.function(module, "store"), stream, &[memory.base + 64, 1]);
+    assert_eq!(code!(rig, cuStreamSynchronize(stream)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    let report = &rig.sim.reports()[0];
+    assert_eq!(report.labels, ["weights"]);
+    assert_eq!(report.stream.as_deref(), Some("'upload'"));
+}
+
+#[test]
+fn what_is_not_built_says_so() {
+    let rig = Rig::new();
+    let stream = rig.stream();
+    let mut graph = CUgraph::NULL;
+    let unsupported = CUresult::CUDA_ERROR_NOT_SUPPORTED;
+    assert_eq!(code!(rig, cuGraphCreate(&mut graph, 0)), unsupported);
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    assert_eq!(code!(rig, cuStreamBeginCapture(stream, mode)), unsupported);
+    let mut status = CUstreamCaptureStatus(9);
+    ok!(rig, cuStreamIsCapturing(stream, &mut status));
+    assert_eq!(status, CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
+    let mut exchanged = mode;
+    ok!(rig, cuThreadExchangeStreamCaptureMode(&mut exchanged));
+    assert_eq!(exchanged, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL);
+    ok!(rig, cuThreadExchangeStreamCaptureMode(&mut exchanged));
+    assert_eq!(exchanged, mode);
+}
+
+#[test]
+fn devices_look_like_the_profile() {
+    let rig = Rig::with(Simulator::builder().devices(2));
+    let attribute = |id: CUdevice_attribute, device| {
+        let mut value = -7;
+        ok!(rig, cuDeviceGetAttribute(&mut value, id, device));
+        value
+    };
+    type Id = CUdevice_attribute;
+    assert_eq!(attribute(Id::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0), 9);
+    assert_eq!(attribute(Id::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 1), 132);
+    assert_eq!(attribute(Id::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, 0), 62_914_560);
+    assert_eq!(attribute(Id::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 0), 227 << 10);
+    let mut value = 0;
+    let max = Id::CU_DEVICE_ATTRIBUTE_MAX;
+    let bad = CUresult::CUDA_ERROR_INVALID_VALUE;
+    assert_eq!(code!(rig, cuDeviceGetAttribute(&mut value, max, 0)), bad);
+    let id = Id::CU_DEVICE_ATTRIBUTE_WARP_SIZE;
+    assert_eq!(code!(rig, cuDeviceGetAttribute(&mut value, id, 2)), CUresult::CUDA_ERROR_INVALID_DEVICE);
+    let uuid = |device| {
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        ok!(rig, cuDeviceGetUuid(&mut uuid, device));
+        uuid.bytes
+    };
+    assert_ne!(uuid(0), uuid(1));
+    for device in 0..2 {
+        let mut text = [0; 32];
+        ok!(rig, cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, device));
+        let mut found = -1;
+        ok!(rig, cuDeviceGetByPCIBusId(&mut found, text.as_ptr()));
+        assert_eq!(found, device);
+    }
+    let mut can = -1;
+    ok!(rig, cuDeviceCanAccessPeer(&mut can, 0, 1));
+    assert_eq!(can, 1);
+    ok!(rig, cuDeviceCanAccessPeer(&mut can, 0, 0));
+    assert_eq!(can, 0);
+    let mut name = [1; 8];
+    ok!(rig, cuDeviceGetName(name.as_mut_ptr(), 8, 0));
+    assert_eq!(name.map(|c| c as u8), *b"simtile\0");
+    let mut text = core::ptr::null();
+    ok!(rig, cuGetErrorName(CUresult::CUDA_ERROR_NOT_READY, &mut text));
+    // SAFETY: a C string of the driver.
+    assert_eq!(unsafe { core::ffi::CStr::from_ptr(text) }, c"CUDA_ERROR_NOT_READY");
+    assert_eq!(code!(rig, cuGetErrorName(CUresult(12345), &mut text)), bad);
+    assert!(text.is_null());
+    let none = Rig::with_none();
+    assert_eq!(code!(none, cuInit(0)), CUresult::CUDA_ERROR_NO_DEVICE);
+}
+
+#[test]
+fn limits_are_rounded_and_refused_as_measured() {
+    let rig = Rig::new();
+    let get = |limit: CUlimit| {
+        let mut value = 0;
+        ok!(rig, cuCtxGetLimit(&mut value, limit));
+        value
+    };
+    let stack = CUlimit::CU_LIMIT_STACK_SIZE;
+    assert_eq!(get(stack), 1024);
+    ok!(rig, cuCtxSetLimit(stack, 1000));
+    assert_eq!(get(stack), 1008);
+    let bad = CUresult::CUDA_ERROR_INVALID_VALUE;
+    assert_eq!(code!(rig, cuCtxSetLimit(stack, 512 << 10)), bad);
+    assert_eq!(code!(rig, cuCtxSetLimit(CUlimit(99), 1)), bad);
+    let depth = CUlimit::CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH;
+    assert_eq!(code!(rig, cuCtxSetLimit(depth, 1)), CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT);
+    let (mut flags, mut version) = (0, 0);
+    ok!(rig, cuCtxGetFlags(&mut flags));
+    ok!(rig, cuCtxGetApiVersion(CUcontext::NULL, &mut version));
+    assert_eq!((flags, version), (8, 3020));
+    assert_eq!(code!(rig, cuCtxSetFlags(3)), bad);
+}
+
+#[test]
+fn peer_access_is_enabled_once() {
+    let rig = Rig::with(Simulator::builder().devices(2));
+    let mut other = CUcontext::NULL;
+    ok!(rig, cuDevicePrimaryCtxRetain(&mut other, 1));
+    let already = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+    let not = CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+    assert_eq!(code!(rig, cuCtxDisablePeerAccess(other)), not);
+    ok!(rig, cuCtxEnablePeerAccess(other, 0));
+    assert_eq!(code!(rig, cuCtxEnablePeerAccess(other, 0)), already);
+    assert_eq!(code!(rig, cuCtxEnablePeerAccess(other, 1)), CUresult::CUDA_ERROR_INVALID_VALUE);
+    ok!(rig, cuCtxDisablePeerAccess(other));
+    let own = code!(rig, cuCtxEnablePeerAccess(rig.context, 0));
+    assert_eq!(own, CUresult::CUDA_ERROR_INVALID_CONTEXT);
+}

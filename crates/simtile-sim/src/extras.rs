@@ -1,0 +1,55 @@
+//! What a runtime tells a simulated driver beyond CUDA: labels, and what the next launch accesses.
+
+use crate::entry::{Call, thread_number};
+use crate::simulator::Shell;
+use simtile_driver::sys::{CUresult, CUstream};
+use simtile_driver::{DeclaredAccess, Entry, Extras, LabelTarget, State};
+
+/// The extras of every simulated driver.
+pub(crate) static EXTRAS: Extras = Extras { label, declare };
+
+fn answer(result: Result<(), CUresult>) -> CUresult {
+    match result {
+        Ok(()) => CUresult::CUDA_SUCCESS,
+        Err(code) => code,
+    }
+}
+
+/// Names an allocation or a stream in reports.
+unsafe fn label(state: State, target: LabelTarget, text: &str) -> CUresult {
+    // SAFETY: the simulator's table is only paired with states of type `Shell`.
+    let Some(core) = unsafe { state.get::<Shell>() }.core() else {
+        return CUresult::CUDA_ERROR_DEINITIALIZED;
+    };
+    answer(match target {
+        LabelTarget::Allocation(address) => match core.space.locate(address, 0) {
+            Ok(allocation) => {
+                allocation.set_label(text);
+                Ok(())
+            }
+            Err(_) => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
+        },
+        LabelTarget::Stream(stream) => {
+            let call = Call { core: &core, entry: Entry::cuStreamGetId };
+            call.stream(stream).and_then(|stream| {
+                let mut state = core.state.lock();
+                let stream = state.streams.get_mut(&stream.uid).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
+                stream.label = Some(text.to_owned());
+                Ok(())
+            })
+        }
+        _ => Err(CUresult::CUDA_ERROR_NOT_SUPPORTED),
+    })
+}
+
+/// Keeps what the calling thread's next launch on a stream accesses.
+unsafe fn declare(state: State, stream: CUstream, accesses: &[DeclaredAccess]) -> CUresult {
+    // SAFETY: as in `label`.
+    let Some(core) = unsafe { state.get::<Shell>() }.core() else {
+        return CUresult::CUDA_ERROR_DEINITIALIZED;
+    };
+    let call = Call { core: &core, entry: Entry::cuLaunchKernel };
+    answer(call.stream(stream).map(|stream| {
+        core.declared.lock().insert((thread_number(), stream.uid), accesses.to_vec());
+    }))
+}
