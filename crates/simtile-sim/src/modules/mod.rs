@@ -29,8 +29,7 @@ pub(crate) fn load_ptx(text: &str, traits: DeviceTraits) -> Result<Arc<dyn Progr
     if let Some(program) = crate::testing::program::load(text) {
         return Ok(program);
     }
-    let _ = (text, traits);
-    Err(LoadFault::Unsupported { at: 1, what: "PTX".to_owned() })
+    crate::ptx::load(text, traits).map(Arc::from)
 }
 
 /// Tile bytecode becomes a program.

@@ -349,14 +349,70 @@ fn bad_images_are_refused_with_a_log() {
     let (code, log) = load(b"\x7fTileIR\0\x0d\x63\0\0\0");
     assert_eq!(code, CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
     assert!(log.contains("13.99"), "{log}");
+    // As the real driver answers.
+    assert_eq!(load(b"garbage\0").0, CUresult::CUDA_ERROR_INVALID_IMAGE);
+    assert_eq!(load(b"\0").0, CUresult::CUDA_ERROR_INVALID_IMAGE);
+    let head = ".target sm_90\n.address_size 64\n";
+    let (code, log) = load(format!(".version 8.0\n{head}.visible .entry k() {{ foo; ret; }}\0").as_bytes());
+    assert!(matches!(code, CUresult::CUDA_ERROR_INVALID_PTX | CUresult::CUDA_ERROR_NOT_SUPPORTED));
+    assert!(log.contains("foo"), "{log}");
+    let (code, _) = load(format!(".version 99.0\n{head}\0").as_bytes());
+    assert_eq!(code, CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
     let mut elf = vec![0u8; 64];
     elf[..4].copy_from_slice(b"\x7fELF");
     assert_eq!(load(&elf).0, CUresult::CUDA_ERROR_INVALID_IMAGE);
     assert_eq!(load(&0xba55_ed50u32.to_le_bytes().repeat(4)).0, CUresult::CUDA_ERROR_INVALID_IMAGE);
-    assert_eq!(rig.sim.take_reports().len(), 3);
+    assert_eq!(rig.sim.take_reports().len(), 7);
     assert_eq!(code!(rig, cuModuleLoadData(&mut module, null())), CUresult::CUDA_ERROR_INVALID_VALUE);
     let path = c"/nonexistent/kernel.ptx";
     assert_eq!(code!(rig, cuModuleLoad(&mut module, path.as_ptr())), CUresult::CUDA_ERROR_FILE_NOT_FOUND);
+}
+
+#[test]
+fn ptx_runs_from_text_and_from_a_fat_binary() {
+    const PTX: &str = "
+        .version 8.0
+        .target sm_90
+        .address_size 64
+        .visible .entry square(.param .u64 out, .param .u32 n) {
+            .reg .b64 %rd<4>; .reg .b32 %r<4>;
+            ld.param.u64 %rd1, [out];
+            ld.param.u32 %r1, [n];
+            mul.lo.u32 %r2, %r1, %r1;
+            mov.u32 %r3, %tid.x;
+            mul.wide.u32 %rd2, %r3, 4;
+            add.u64 %rd3, %rd1, %rd2;
+            st.global.u32 [%rd3], %r2;
+            ret;
+        }\0";
+    // One uncompressed PTX entry for sm_90.
+    let text = PTX.as_bytes();
+    let padded = text.len().next_multiple_of(8);
+    let mut fat = Vec::new();
+    fat.extend(0xba55_ed50u32.to_le_bytes());
+    fat.extend([1u16, 16].map(u16::to_le_bytes).concat());
+    fat.extend((64 + padded as u64).to_le_bytes());
+    fat.extend([1u16, 0x101].map(u16::to_le_bytes).concat());
+    fat.extend(64u32.to_le_bytes());
+    fat.extend((padded as u64).to_le_bytes());
+    fat.extend([0u32, 0].map(u32::to_le_bytes).concat());
+    fat.extend([0u16, 8].map(u16::to_le_bytes).concat());
+    fat.extend(90u32.to_le_bytes());
+    fat.extend([0u8; 32]);
+    fat.extend(text);
+    fat.resize(16 + 64 + padded, 0);
+    for image in [text, &fat] {
+        for rig in Rig::modes() {
+            let memory = rig.memory(128);
+            let mut module = CUmodule::NULL;
+            ok!(rig, cuModuleLoadData(&mut module, image.as_ptr().cast()));
+            let (square, stream) = (rig.function(module, "square"), rig.stream());
+            let code = rig.launch(square, [1; 3], [32, 1, 1], 0, stream, &[memory.base, 12]);
+            assert_eq!(code, CUresult::CUDA_SUCCESS);
+            ok!(rig, cuStreamSynchronize(stream));
+            assert!((0..32).all(|i| rig.word(&memory, i) == 144));
+        }
+    }
 }
 
 #[test]
