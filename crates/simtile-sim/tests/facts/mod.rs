@@ -84,7 +84,7 @@ pub const FAMILIES: &[Family] = &[
     ("managed", managed), ("attach", attach), ("pointer_attributes", pointer_attributes), ("copies", copies),
     ("copies_2d", copies_2d), ("copies_3d", copies_3d), ("memsets", memsets), ("pools", pools),
     ("pool_access", pool_access), ("pool_accounting", pool_accounting), ("virtual_memory", virtual_memory),
-    ("peers", peers), ("ipc", ipc),
+    ("peers", peers), ("two_devices", two_devices), ("ipc", ipc),
 ];
 
 /// Runs one family on device 0.
@@ -383,19 +383,21 @@ fn pointer_attributes(f: &mut Facts) {
     attributes_of(f, "null", 0, 0);
     // Several at once.
     let (mut kind, mut ordinal, mut base) = (99u32, 99u32, 99u64);
-    let mut which = [CUpointer_attribute(2), CUpointer_attribute(9), CUpointer_attribute(11)];
+    let mut wanted = [CUpointer_attribute(2), CUpointer_attribute(9), CUpointer_attribute(11)];
     let mut data: [*mut c_void; 3] =
         [(&raw mut kind).cast(), (&raw mut ordinal).cast(), (&raw mut base).cast()];
     for (what, pointer) in [("device", a + 8), ("pageable", local), ("wild", WILD), ("null", 0)] {
         (kind, ordinal, base) = (99, 99, 99);
-        fact!(f, what, cuPointerGetAttributes(3, which.as_mut_ptr(), data.as_mut_ptr(), pointer));
-        f.note(format!("  {kind} {} {}", ordinal as i32, base == a || base == 0));
+        fact!(f, what, cuPointerGetAttributes(3, wanted.as_mut_ptr(), data.as_mut_ptr(), pointer));
+        let which = [(a, "right"), (0, "null"), (99, "left alone")];
+        let which = which.iter().find(|(value, _)| *value == base).map_or("something", |(_, text)| text);
+        f.note(format!("  {kind} {} {which}", ordinal as i32));
     }
-    fact!(f, "none", cuPointerGetAttributes(0, which.as_mut_ptr(), data.as_mut_ptr(), a));
+    fact!(f, "none", cuPointerGetAttributes(0, wanted.as_mut_ptr(), data.as_mut_ptr(), a));
     fact!(f, "null list", cuPointerGetAttributes(3, null_mut(), data.as_mut_ptr(), a));
-    fact!(f, "null data", cuPointerGetAttributes(3, which.as_mut_ptr(), null_mut(), a));
-    which[1] = CUpointer_attribute(77);
-    fact!(f, "unknown attribute", cuPointerGetAttributes(3, which.as_mut_ptr(), data.as_mut_ptr(), a));
+    fact!(f, "null data", cuPointerGetAttributes(3, wanted.as_mut_ptr(), null_mut(), a));
+    wanted[1] = CUpointer_attribute(77);
+    fact!(f, "unknown attribute", cuPointerGetAttributes(3, wanted.as_mut_ptr(), data.as_mut_ptr(), a));
     // Setting.
     let one = 1u32;
     let one = (&raw const one).cast::<c_void>();
@@ -620,7 +622,6 @@ fn memsets(f: &mut Facts) {
     fact!(f, "whole", cuMemsetD16(a, 1, 512));
     fact!(f, "odd", cuMemsetD16(a + 1, 1, 4));
     fact!(f, "past the end", cuMemsetD16(a, 1, 513));
-    fact!(f, "2^63 elements", cuMemsetD16(a, 1, 1 << 63));
     fact!(f, "whole", cuMemsetD32(a, 1, 256));
     fact!(f, "by 2", cuMemsetD32(a + 2, 1, 4));
     fact!(f, "past the end", cuMemsetD32(a, 1, 257));
@@ -672,7 +673,9 @@ fn pools(f: &mut Facts) {
     let s = CUstream::NULL;
     let mut p = 0;
     fact!(f, "null out", cuMemAllocAsync(null_mut(), 16, s));
+    p = 99;
     fact!(f, "0 bytes", cuMemAllocAsync(&mut p, 0, s));
+    f.note(format!("  pointer null: {}, left alone: {}", p == 0, p == 99));
     fact!(f, "2^60 bytes", cuMemAllocAsync(&mut p, 1 << 60, s));
     fact!(f, "null", cuMemFreeAsync(0, s));
     fact!(f, "wild", cuMemFreeAsync(WILD, s));
@@ -771,7 +774,6 @@ fn pools(f: &mut Facts) {
     bad(f, "location 9", &|p| p.location.type_ = CUmemLocationType(9));
     bad(f, "device 77", &|p| p.location.id = 77);
     bad(f, "device -1", &|p| p.location.id = -1);
-    bad(f, "host", &|p| p.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST);
     bad(f, "handle type 64", &|p| p.handleTypes = CUmemAllocationHandleType(64));
     bad(f, "max size", &|p| p.maxSize = 64 << 20);
     bad(f, "reserved set", &|p| p.reserved[3] = 1);
@@ -814,7 +816,6 @@ fn pool_access(f: &mut Facts) {
     location.id = 77;
     fact!(f, "device 77", cuMemPoolGetAccess(&mut access, pool, &mut location));
     location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST, id: 0 };
-    fact!(f, "host", cuMemPoolGetAccess(&mut access, pool, &mut location));
     fact!(f, "null location", cuMemPoolGetAccess(&mut access, pool, null_mut()));
     fact!(f, "null out", cuMemPoolGetAccess(null_mut(), pool, &mut location));
     for (what, kind, id, flags) in [
@@ -977,7 +978,6 @@ fn virtual_memory(f: &mut Facts) {
     bad(f, "device 77", &|p| p.location.id = 77);
     bad(f, "device -1", &|p| p.location.id = -1);
     bad(f, "compression 1", &|p| p.allocFlags.compressionType = 1);
-    bad(f, "handle type 64", &|p| p.requestedHandleTypes = CUmemAllocationHandleType(64));
     must!(f, cuMemCreate(&mut a, 2 * M, &prop, 0));
     must!(f, cuMemCreate(&mut b, M, &prop, 0));
     fact!(f, "0", cuMemRelease(0));
@@ -999,7 +999,6 @@ fn virtual_memory(f: &mut Facts) {
     fact!(f, "4096 bytes", cuMemMap(at(0), 4096, 0, b, 0));
     fact!(f, "flags 1", cuMemMap(at(0), M, 0, b, 1));
     fact!(f, "handle 0", cuMemMap(at(0), M, 0, 0, 0));
-    fact!(f, "past the reservation", cuMemMap(at(3), 2 * M, 0, a, 0));
     fact!(f, "a at 0", cuMemMap(at(0), 2 * M, 0, a, 0));
     fact!(f, "taken", cuMemMap(at(1), M, 0, b, 0));
     fact!(f, "b at 2", cuMemMap(at(2), M, 0, b, 0));
@@ -1026,7 +1025,6 @@ fn virtual_memory(f: &mut Facts) {
     fact!(f, "flags 2", cuMemSetAccess(p, 2 * M, &desc(1, 0, 2), 1));
     fact!(f, "host", cuMemSetAccess(p, 2 * M, &desc(2, 0, 3), 1));
     fact!(f, "location 0", cuMemSetAccess(p, 2 * M, &desc(0, 0, 3), 1));
-    fact!(f, "past the reservation", cuMemSetAccess(p, 5 * M, &desc(1, 0, 3), 1));
     fact!(f, "read", cuMemSetAccess(p, 2 * M, &desc(1, 0, 1), 1));
     fact!(f, "read", cuMemGetAccess(&mut flags, &here, p));
     f.note(format!("  {flags}"));
@@ -1046,7 +1044,6 @@ fn virtual_memory(f: &mut Facts) {
     fact!(f, "across two mappings", cuMemsetD8(p, 1, 3 * M));
     fact!(f, "across two mappings", cuMemcpyDtoH(h, p, 3 * M));
     fact!(f, "across two mappings", cuMemcpyHtoD(p, h, 3 * M));
-    fact!(f, "past the reservation", cuMemsetD8(p, 1, 4 * M + 1));
     must!(f, cuMemsetD8(at(2), 9, M));
     must!(f, cuMemcpyDtoH(h, at(3), 16));
     f.note(format!("one memory at two addresses: {}", host[0] == 9));
@@ -1103,37 +1100,98 @@ fn peers(f: &mut Facts) {
     fact!(f, "itself", cuCtxDisablePeerAccess(f.context));
     fact!(f, "null", cuCtxDisablePeerAccess(CUcontext::NULL));
     fact!(f, "itself", cuDeviceGetP2PAttribute(&mut can, CUdevice_P2PAttribute(2), 0, 0));
-    let mut count = 0;
-    must!(f, cuDeviceGetCount(&mut count));
-    if count > 1 {
-        two_devices(f);
-    }
 }
 
 fn two_devices(f: &mut Facts) {
     let mut can = 9;
     fact!(f, "0 to 1", cuDeviceCanAccessPeer(&mut can, 0, 1));
     f.note(format!("  {can}"));
-    let mut other = CUcontext::NULL;
+    for attribute in 0..7 {
+        fact!(f, format!("{attribute} of 0 to 1"), cuDeviceGetP2PAttribute(&mut can, CUdevice_P2PAttribute(attribute), 0, 1));
+    }
+    let (own, mut other) = (f.context, CUcontext::NULL);
     must!(f, cuDevicePrimaryCtxRetain(&mut other, 1));
     let a = f.alloc(4096);
     must!(f, cuCtxSetCurrent(other));
     let b = f.alloc(4096);
-    fact!(f, "of device 0, device 1 current", cuMemsetD8(a, 1, 16));
-    fact!(f, "of device 0 into device 1, no peer access", cuMemcpyDtoD(b, a, 16));
-    fact!(f, "of device 0, device 1 current", cuMemFree(f.alloc(16)));
-    must!(f, cuCtxSetCurrent(f.context));
+    let mut host = [0u8; 64];
+    let h = host.as_mut_ptr().cast::<c_void>();
+    fact!(f, "other device's, no peer access", cuMemsetD8(a, 1, 16));
+    fact!(f, "other device's, no peer access", cuMemcpyDtoD(b, a, 16));
+    fact!(f, "other device's, no peer access", cuMemcpyDtoH(h, a, 16));
+    fact!(f, "other device's, no peer access", cuMemcpyHtoD(a, h, 16));
+    fact!(f, "other device's, no peer access", cuMemcpy(b, a, 16));
+    must!(f, cuCtxSetCurrent(own));
     fact!(f, "not enabled", cuCtxDisablePeerAccess(other));
+    fact!(f, "peer, not enabled", cuMemcpyPeer(b, other, a, own, 4096));
     fact!(f, "first", cuCtxEnablePeerAccess(other, 0));
     fact!(f, "twice", cuCtxEnablePeerAccess(other, 0));
     fact!(f, "flags 1", cuCtxEnablePeerAccess(other, 1));
-    fact!(f, "peer", cuMemcpyPeer(b, other, a, f.context, 4096));
-    fact!(f, "peer, contexts swapped", cuMemcpyPeer(b, f.context, a, other, 4096));
+    fact!(f, "peer", cuMemcpyPeer(b, other, a, own, 4096));
+    fact!(f, "peer, contexts swapped", cuMemcpyPeer(b, own, a, other, 4096));
     fact!(f, "peer memory", cuMemcpyDtoD(b, a, 4096));
-    attributes_of(f, "peer", b + 8, b);
-    fact!(f, "peer memory, other context", cuMemFree(b));
+    fact!(f, "peer memory", cuMemsetD8(b, 1, 16));
+    let mut ordinal = 99;
+    fact!(f, "ordinal of peer memory", cuPointerGetAttribute((&raw mut ordinal).cast(), CUpointer_attribute(9), b));
+    f.note(format!("  {ordinal}"));
     fact!(f, "first", cuCtxDisablePeerAccess(other));
     fact!(f, "twice", cuCtxDisablePeerAccess(other));
+    // Pool memory of the other device.
+    let (mut pool, mut p, mut stream) = (CUmemoryPool::NULL, 0, CUstream::NULL);
+    must!(f, cuCtxSetCurrent(other));
+    must!(f, cuStreamCreate(&mut stream, 1));
+    must!(f, cuDeviceGetDefaultMemPool(&mut pool, 1));
+    must!(f, cuMemAllocAsync(&mut p, 4096, stream));
+    must!(f, cuStreamSynchronize(stream));
+    must!(f, cuCtxSetCurrent(own));
+    fact!(f, "other device's pool memory", cuMemcpyDtoD(a, p, 16));
+    fact!(f, "other device's pool memory", cuMemcpyDtoH(h, p, 16));
+    fact!(f, "other device's pool memory", cuMemsetD8(p, 1, 16));
+    let desc = CUmemAccessDesc {
+        location: CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 },
+        flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    let mut location = desc.location;
+    let mut access = CUmemAccess_flags(99);
+    fact!(f, "other device", cuMemPoolGetAccess(&mut access, pool, &mut location));
+    f.note(format!("  {}", access.0));
+    fact!(f, "other device", cuMemPoolSetAccess(pool, &desc, 1));
+    fact!(f, "other device, set", cuMemPoolGetAccess(&mut access, pool, &mut location));
+    f.note(format!("  {}", access.0));
+    fact!(f, "other device's pool memory, access set", cuMemcpyDtoD(a, p, 16));
+    fact!(f, "other device's pool memory, access set", cuMemsetD8(p, 1, 16));
+    let none = CUmemAccessDesc { flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE, ..desc };
+    fact!(f, "other device, none", cuMemPoolSetAccess(pool, &none, 1));
+    fact!(f, "other device, none", cuMemPoolGetAccess(&mut access, pool, &mut location));
+    f.note(format!("  {}", access.0));
+    fact!(f, "other device's pool memory on a stream of ours", cuMemFreeAsync(p, CUstream::NULL));
+    fact!(f, "other device's pool", cuMemAllocFromPoolAsync(&mut p, 4096, pool, CUstream::NULL));
+    must!(f, cuMemFreeAsync(p, CUstream::NULL));
+    fact!(f, "other device's pool", cuDeviceSetMemPool(0, pool));
+    must!(f, cuCtxSynchronize());
+    // A mapping that only the other device may touch.
+    const M: usize = 2 << 20;
+    // SAFETY: all-zero is a valid value of this C structure.
+    let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 1 };
+    let (mut handle, mut v) = (0, 0);
+    must!(f, cuMemCreate(&mut handle, M, &prop, 0));
+    must!(f, cuMemAddressReserve(&mut v, M, 0, 0, 0));
+    must!(f, cuMemMap(v, M, 0, handle, 0));
+    let there = CUmemAccessDesc { location: prop.location, ..desc };
+    must!(f, cuMemSetAccess(v, M, &there, 1));
+    fact!(f, "mapping of the other device, no access", cuMemsetD8(v, 1, 16));
+    fact!(f, "mapping of the other device, no access", cuMemcpyDtoD(a, v, 16));
+    fact!(f, "mapping of the other device, no access", cuMemcpyPeer(a, own, v, other, 16));
+    must!(f, cuMemSetAccess(v, M, &desc, 1));
+    fact!(f, "mapping of the other device, access", cuMemsetD8(v, 1, 16));
+    fact!(f, "mapping of the other device, access", cuMemcpyDtoD(a, v, 16));
+    must!(f, cuMemUnmap(v, M));
+    must!(f, cuMemAddressFree(v, M));
+    must!(f, cuMemRelease(handle));
+    fact!(f, "other context's", cuMemFree(b));
+    must!(f, cuStreamDestroy(stream));
     f.free(a);
     must!(f, cuDevicePrimaryCtxRelease(1));
 }
