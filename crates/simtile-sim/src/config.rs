@@ -59,6 +59,8 @@ pub struct SimConfig {
     pub profile: Profile,
     /// Memory of each device in bytes, committed lazily. Default 4 GiB.
     pub memory: u64,
+    /// Whether addresses of freed memory are handed out again, as on a GPU. Default true.
+    pub reuse_addresses: bool,
     /// Most steps of one thread (SIMT) or block (Tile) before a kernel counts as endless. Default 2^32.
     pub step_limit: u64,
     /// Host threads that one kernel may use. 0 (default): one a core (at most 8) in [`Mode::Fast`],
@@ -77,6 +79,7 @@ impl Default for SimConfig {
             checks: Checks::ALL,
             profile: Profile::H200,
             memory: 4 << 30,
+            reuse_addresses: true,
             step_limit: 1 << 32,
             workers: 0,
             print_reports: true,
@@ -103,7 +106,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-const KEYS: &str = "devices, mode, seed, check, profile, memory, steps, workers, reports";
+const KEYS: &str = "devices, mode, seed, check, profile, memory, addresses, steps, workers, reports";
 
 impl SimConfig {
     /// Settings from an environment variable; the defaults if it is not set.
@@ -150,6 +153,13 @@ impl SimConfig {
             "memory" => {
                 let allowed = "a size such as 512MiB, 4GiB or a number of bytes, from 1 MiB to 4 TiB";
                 self.memory = size(value).filter(|n| (1 << 20..=4 << 40).contains(n)).ok_or(allowed)?;
+            }
+            "addresses" => {
+                self.reuse_addresses = match value {
+                    "reuse" => true,
+                    "fresh" => false,
+                    _ => return Err("reuse, fresh"),
+                }
             }
             "steps" => {
                 self.step_limit = value.parse().ok().filter(|&n| n > 0).ok_or("a number from 1 to 2^64-1")?;
@@ -208,7 +218,7 @@ mod tests {
     #[test]
     fn text_sets_every_key() {
         let config: SimConfig =
-            "devices=2, mode=fifo,seed=7,check=none,profile=h200,memory=512MiB,steps=9,workers=3,reports=quiet"
+            "devices=2, mode=fifo,seed=7,check=none,profile=h200,memory=512MiB,addresses=fresh,steps=9,workers=3,reports=quiet"
                 .parse()
                 .unwrap();
         let expected = SimConfig {
@@ -218,6 +228,7 @@ mod tests {
             checks: Checks::NONE,
             profile: Profile::H200,
             memory: 512 << 20,
+            reuse_addresses: false,
             step_limit: 9,
             workers: 3,
             print_reports: false,

@@ -88,13 +88,16 @@ impl Core {
             polling: false,
             down: false,
         };
+        let space = AddressSpace::new();
+        (0..config.devices as i32).for_each(|device| space.set_memory(device, config.memory));
+        space.set_reuse(config.reuse_addresses);
         Arc::new(Self {
             id,
             profile: config.profile,
             initialised: AtomicBool::new(false),
             control: Control::default(),
-            space: AddressSpace::new(),
-            heap: Heap::default(),
+            space,
+            heap: Heap::new(id),
             modules: crate::modules::Modules::new(id),
             state: Mutex::new(state),
             changed: Condvar::new(),

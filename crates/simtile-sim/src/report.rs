@@ -21,6 +21,8 @@ pub enum ReportKind {
     Race,
     /// A kernel touched bytes that its launch did not declare.
     Undeclared,
+    /// A call asked for something that the simulator does not do.
+    Unsupported,
     /// An image was refused.
     Image,
     /// The simulator itself failed: a defect to be reported.

@@ -309,6 +309,12 @@ impl Builder {
         self
     }
 
+    /// Whether addresses of freed memory are handed out again, as on a GPU (the default).
+    pub fn reuse_addresses(mut self, reuse: bool) -> Self {
+        self.config.reuse_addresses = reuse;
+        self
+    }
+
     /// Most steps of one thread or Tile block before a kernel counts as endless.
     pub fn step_limit(mut self, steps: u64) -> Self {
         self.config.step_limit = steps.max(1);

@@ -13,4 +13,4 @@ pub(crate) mod state;
 mod submit;
 pub(crate) mod work;
 
-pub(crate) use submit::is_idle;
+pub(crate) use submit::{has_before, is_idle};

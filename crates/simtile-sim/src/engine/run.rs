@@ -9,6 +9,7 @@ use crate::check::{AccessLog, Who};
 use crate::config::Mode;
 use crate::core::Core;
 use crate::explore::{self, WORKER_NAME};
+use crate::heap::MemoryWork;
 use crate::memory::{DeviceView, FaultKind, MemoryFault};
 use crate::report::{Report, ReportKind};
 use simtile_driver::sys::CUresult;
@@ -107,7 +108,8 @@ impl Core {
                 instant: item.work.is_instant(),
             };
             match &item.work {
-                Work::Wait(_) if item.record.as_ref().is_some_and(|record| !record.is_over()) => {}
+                Work::Wait(_) | Work::After(_)
+                    if item.record.as_ref().is_some_and(|record| !record.is_over()) => {}
                 Work::Gate(gate) if !gate.is_open() => gate.reach(),
                 Work::WaitValue(wait) => match self.peek(context.device, wait.address, wait.wide) {
                     Ok(found) if !wait.holds(found) => {
@@ -153,7 +155,7 @@ impl Core {
         let (work, record) = (item.work.clone(), item.record.clone());
         self.start(state, uid);
         match &work {
-            Work::Wait(_) => {
+            Work::Wait(_) | Work::After(_) => {
                 if let Some(known) = record.as_ref().and_then(|record| record.known()) {
                     state.order.stream_learns(uid, known);
                 }
@@ -166,7 +168,12 @@ impl Core {
             Work::WaitValue(wait) => self.peek(device, wait.address, wait.wide).map(drop),
             Work::WriteValue { address, value, wide } => self.poke(device, *address, *value, *wide),
             Work::Memory(work) => work.run(self, &DeviceView::new(&self.space, device)),
-            Work::Record(_) | Work::Wait(_) | Work::Gate(_) | Work::Launch(_) | Work::Host(_) => Ok(()),
+            Work::Record(_)
+            | Work::Wait(_)
+            | Work::After(_)
+            | Work::Gate(_)
+            | Work::Launch(_)
+            | Work::Host(_) => Ok(()),
         };
         let outcome = match result {
             Ok(()) => Outcome::Done,
@@ -206,8 +213,10 @@ impl Core {
                     context.counted -= 1;
                 }
             }
-            if let (Work::Record(_), Some(record)) = (&item.work, &item.record) {
-                record.complete(time::now(), known);
+            match (&item.work, &item.record) {
+                (Work::Record(_), Some(record)) => record.complete(time::now(), known),
+                (Work::Memory(MemoryWork::End(_, record)), _) => record.complete(time::now(), known),
+                _ => {}
             }
         }
         self.forget_if_empty(state, uid);
@@ -261,6 +270,9 @@ impl Core {
                 }
                 if let (Work::Record(_), Some(record)) = (&item.work, &item.record) {
                     record.abandon();
+                }
+                if let Work::Memory(work) = &item.work {
+                    work.abandon(self);
                 }
             }
             self.forget_if_empty(state, uid);
@@ -428,6 +440,7 @@ impl Core {
             }
             Work::Record(_)
             | Work::Wait(_)
+            | Work::After(_)
             | Work::WaitValue(_)
             | Work::WriteValue { .. }
             | Work::Gate(_) => Outcome::Done,

@@ -2,7 +2,7 @@
 
 use super::order::Order;
 use super::policy::{Policy, Running};
-use super::work::{Record, Work};
+use super::work::{Frontier, Record, Work};
 use crate::check::VectorClock;
 use crate::handles::Handles;
 use simtile_driver::sys::{CUcontext, CUevent, CUlimit, CUresult, CUstream};
@@ -79,6 +79,8 @@ pub(crate) struct StreamState {
     pub(crate) counted: usize,
     /// Launches that wait for a place in it.
     pub(crate) blocked: usize,
+    /// What its next work is ordered after on other streams.
+    pub(crate) frontier: Frontier,
     /// The handle is gone; the rest of its work goes on.
     pub(crate) destroyed: bool,
     pub(crate) label: Option<String>,

@@ -1,7 +1,7 @@
 //! The host's side of the streams: queueing work and waiting for it.
 
 use super::state::{CONTEXT_LIMIT, Item, STREAM_LIMIT, State, StreamState};
-use super::work::{Record, Work};
+use super::work::{Frontier, Record, Work};
 use crate::core::{ContextRef, Core, Res, StreamRef};
 use simtile_driver::sys::{CUresult, CUstream};
 use simtile_sync::{Arc, MutexGuard};
@@ -59,9 +59,11 @@ impl Core {
             })?;
         }
         self.context_health(state, stream.context.uid)?;
+        let seq = state.next_seq;
         let record = match &work {
             Work::Record(event) => {
-                let record = Record::pending();
+                let frontier = state.streams.get(&stream.uid).map(|s| s.frontier.clone()).unwrap_or_default();
+                let record = Record::pending((stream.uid, seq), frontier);
                 let event = state.events.get_mut(event).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
                 event.record = Some(record.clone());
                 Some(record)
@@ -74,12 +76,15 @@ impl Core {
                     Some(record) => Some(record.clone()),
                 }
             }
+            Work::After(record) => Some(record.clone()),
             _ => None,
         };
-        let seq = state.next_seq;
         state.next_seq += 1;
         let host = state.order.host();
         let target = state.streams.get_mut(&stream.uid).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
+        if let (Work::Wait(_) | Work::After(_), Some(record)) = (&work, &record) {
+            follow(&mut target.frontier, record);
+        }
         target.items.push_back(Item { seq, work, counted, record, host });
         target.counted += usize::from(counted);
         state.active.insert(stream.uid);
@@ -157,6 +162,7 @@ impl Core {
         host_follows_context(&mut state, uid);
         self.context_health(&state, uid)?;
         drop(state);
+        self.heap.synchronised(self);
         self.printf.flush(uid);
         Ok(())
     }
@@ -173,6 +179,7 @@ impl Core {
         state.order.host_follows(std::iter::once(uid), None);
         self.context_health(&state, context)?;
         drop(state);
+        self.heap.synchronised(self);
         self.printf.flush(context);
         Ok(())
     }
@@ -201,7 +208,10 @@ impl Core {
         if let Some(known) = record.known() {
             state.order.host_learns(known);
         }
-        self.context_health(&state, context)
+        self.context_health(&state, context)?;
+        drop(state);
+        self.heap.synchronised(self);
+        Ok(())
     }
 
     /// Makes a stream in a context. `None` if there are too many.
@@ -229,6 +239,7 @@ impl Core {
             running: false,
             counted: 0,
             blocked: 0,
+            frontier: Frontier::default(),
             destroyed: false,
             label: None,
             sync_policy: 1,
@@ -253,6 +264,20 @@ impl Core {
     }
 }
 
+/// A stream is ordered after a record from now on, and after what the record's stream was ordered after.
+fn follow(frontier: &mut Frontier, record: &Record) {
+    let frontier = Arc::make_mut(frontier);
+    // Forgetting is safe: it only loses a chance to use memory again without a wait.
+    if frontier.len() > 1024 {
+        frontier.clear();
+    }
+    let (stream, position) = record.origin;
+    for (&stream, &position) in record.frontier.iter().chain([(&stream, &position)]) {
+        let entry = frontier.entry(stream).or_default();
+        *entry = position.max(*entry);
+    }
+}
+
 fn block(state: &mut State, stream: u64, context: u64, on: bool) {
     let change = |n: &mut usize| *n = if on { *n + 1 } else { n.saturating_sub(1) };
     if let Some(stream) = state.streams.get_mut(&stream) {
@@ -271,7 +296,7 @@ fn host_follows_context(state: &mut State, context: u64) {
 }
 
 /// Whether the stream has work that was submitted before number `before`.
-fn has_before(state: &State, stream: u64, before: u64) -> bool {
+pub(crate) fn has_before(state: &State, stream: u64, before: u64) -> bool {
     state.streams.get(&stream).and_then(|s| s.items.front()).is_some_and(|item| item.seq < before)
 }
 

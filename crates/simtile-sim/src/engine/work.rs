@@ -6,6 +6,7 @@ use crate::heap::MemoryWork;
 use simtile_driver::sys::CUhostFn;
 use simtile_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use simtile_sync::{Arc, Condvar, Mutex};
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(crate) enum Work {
     Record(u64),
     /// A wait for what the event with this uid has last recorded when this is queued.
     Wait(u64),
+    /// A wait for the free of memory that this stream is about to use again.
+    After(Arc<Record>),
     /// A wait until a value in memory satisfies a condition.
     WaitValue(WaitValue),
     /// A write of 4 or 8 bytes.
@@ -36,7 +39,12 @@ impl Work {
         match self {
             Self::Launch(_) | Self::WriteValue { .. } => true,
             Self::Memory(work) => work.counts(),
-            Self::Host(_) | Self::Record(_) | Self::Wait(_) | Self::WaitValue(_) | Self::Gate(_) => false,
+            Self::Host(_)
+            | Self::Record(_)
+            | Self::Wait(_)
+            | Self::After(_)
+            | Self::WaitValue(_)
+            | Self::Gate(_) => false,
         }
     }
 
@@ -44,10 +52,11 @@ impl Work {
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Launch(launch) => launch.name(),
-            Self::Memory(_) => "memory work",
+            Self::Memory(work) => work.name(),
             Self::Host(_) => "host function",
             Self::Record(_) => "event record",
             Self::Wait(_) => "event wait",
+            Self::After(_) => "memory wait",
             Self::WaitValue(_) => "wait value",
             Self::WriteValue { .. } => "write value",
             Self::Gate(_) => "gate",
@@ -67,6 +76,7 @@ impl Work {
         match self {
             Self::Record(_)
             | Self::Wait(_)
+            | Self::After(_)
             | Self::WaitValue(_)
             | Self::WriteValue { .. }
             | Self::Gate(_) => true,
@@ -119,8 +129,15 @@ impl WaitValue {
     }
 }
 
+/// What a stream is ordered after by events: for other streams, by uid, the number of the last such work.
+pub(crate) type Frontier = Arc<BTreeMap<u64, u64>>;
+
 /// One record of an event: what queries and waits refer to. A later record makes a new one.
 pub(crate) struct Record {
+    /// Uid of its stream and number of the work that it follows there.
+    pub(crate) origin: (u64, u64),
+    /// What that stream is ordered after.
+    pub(crate) frontier: Frontier,
     /// 0 pending, 1 done, 2 given up because its context was lost.
     state: AtomicU32,
     nanos: AtomicU64,
@@ -129,8 +146,9 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn pending() -> Arc<Self> {
-        Arc::new(Self { state: AtomicU32::new(0), nanos: AtomicU64::new(0), known: OnceLock::new() })
+    pub(crate) fn pending(origin: (u64, u64), frontier: Frontier) -> Arc<Self> {
+        let (state, nanos) = (AtomicU32::new(0), AtomicU64::new(0));
+        Arc::new(Self { origin, frontier, state, nanos, known: OnceLock::new() })
     }
 
     pub(crate) fn complete(&self, now: Duration, known: VectorClock) {

@@ -271,9 +271,12 @@ impl AddressSpace {
         self.map.write().named.insert(allocation.base, allocation.clone());
     }
 
-    /// From now on running work may touch it.
+    /// From now on running work may touch it, unless it has ended before it began.
     pub fn begin(&self, allocation: &Arc<Allocation>) {
         let mut map = self.map.write();
+        if !allocation.is_live() {
+            return;
+        }
         map.forget(allocation.base, allocation.end_address());
         map.live.insert(allocation.base, allocation.clone());
     }

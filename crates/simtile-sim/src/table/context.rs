@@ -265,7 +265,7 @@ entries! {
         }
         let (context, peer) = (call.context()?, call.context_from(peer)?);
         if context.device == peer.device {
-            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+            return Err(CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
         }
         let mut state = call.core.state.lock();
         if let Some(context) = state.contexts.get_mut(&context.uid)

@@ -14,11 +14,15 @@ mod device;
 mod event;
 mod function;
 mod init;
+mod ipc;
 mod launch;
 mod library;
 mod memory;
+mod memset;
 mod module;
+mod multicast;
 mod pinned;
+mod pointer;
 mod pool;
 mod stream;
 mod vmm;
@@ -57,6 +61,10 @@ pub(crate) static TABLE: Table = {
     let table = memory::fill(table);
     let table = pool::fill(table);
     let table = pinned::fill(table);
+    let table = pointer::fill(table);
     let table = copy::fill(table);
+    let table = memset::fill(table);
+    let table = multicast::fill(table);
+    let table = ipc::fill(table);
     vmm::fill(table)
 };

@@ -671,7 +671,7 @@ fn device_props() -> CUmemPoolProps {
 
 fn pools(f: &mut Facts) {
     let s = CUstream::NULL;
-    let mut p = 0;
+    let mut p;
     fact!(f, "null out", cuMemAllocAsync(null_mut(), 16, s));
     p = 99;
     fact!(f, "0 bytes", cuMemAllocAsync(&mut p, 0, s));
@@ -1107,7 +1107,11 @@ fn two_devices(f: &mut Facts) {
     fact!(f, "0 to 1", cuDeviceCanAccessPeer(&mut can, 0, 1));
     f.note(format!("  {can}"));
     for attribute in 0..7 {
-        fact!(f, format!("{attribute} of 0 to 1"), cuDeviceGetP2PAttribute(&mut can, CUdevice_P2PAttribute(attribute), 0, 1));
+        fact!(
+            f,
+            format!("{attribute} of 0 to 1"),
+            cuDeviceGetP2PAttribute(&mut can, CUdevice_P2PAttribute(attribute), 0, 1)
+        );
     }
     let (own, mut other) = (f.context, CUcontext::NULL);
     must!(f, cuDevicePrimaryCtxRetain(&mut other, 1));
@@ -1132,8 +1136,14 @@ fn two_devices(f: &mut Facts) {
     fact!(f, "peer memory", cuMemcpyDtoD(b, a, 4096));
     fact!(f, "peer memory", cuMemsetD8(b, 1, 16));
     let mut ordinal = 99;
-    fact!(f, "ordinal of peer memory", cuPointerGetAttribute((&raw mut ordinal).cast(), CUpointer_attribute(9), b));
+    fact!(
+        f,
+        "ordinal of peer memory",
+        cuPointerGetAttribute((&raw mut ordinal).cast(), CUpointer_attribute(9), b)
+    );
     f.note(format!("  {ordinal}"));
+    // The memset must have run before its access goes.
+    must!(f, cuCtxSynchronize());
     fact!(f, "first", cuCtxDisablePeerAccess(other));
     fact!(f, "twice", cuCtxDisablePeerAccess(other));
     // Pool memory of the other device.
@@ -1160,6 +1170,8 @@ fn two_devices(f: &mut Facts) {
     f.note(format!("  {}", access.0));
     fact!(f, "other device's pool memory, access set", cuMemcpyDtoD(a, p, 16));
     fact!(f, "other device's pool memory, access set", cuMemsetD8(p, 1, 16));
+    // The memset must have run before its access goes.
+    must!(f, cuCtxSynchronize());
     let none = CUmemAccessDesc { flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE, ..desc };
     fact!(f, "other device, none", cuMemPoolSetAccess(pool, &none, 1));
     fact!(f, "other device, none", cuMemPoolGetAccess(&mut access, pool, &mut location));
@@ -1183,10 +1195,10 @@ fn two_devices(f: &mut Facts) {
     must!(f, cuMemSetAccess(v, M, &there, 1));
     fact!(f, "mapping of the other device, no access", cuMemsetD8(v, 1, 16));
     fact!(f, "mapping of the other device, no access", cuMemcpyDtoD(a, v, 16));
-    fact!(f, "mapping of the other device, no access", cuMemcpyPeer(a, own, v, other, 16));
     must!(f, cuMemSetAccess(v, M, &desc, 1));
     fact!(f, "mapping of the other device, access", cuMemsetD8(v, 1, 16));
     fact!(f, "mapping of the other device, access", cuMemcpyDtoD(a, v, 16));
+    must!(f, cuCtxSynchronize());
     must!(f, cuMemUnmap(v, M));
     must!(f, cuMemAddressFree(v, M));
     must!(f, cuMemRelease(handle));
