@@ -26,7 +26,7 @@ pub(super) const MOST_LOCAL: u64 = 512 << 10;
 /// Most bytes of static shared memory.
 const MOST_SHARED: u64 = 232_448;
 /// Most registers of one function: the register file of a warp holds 256 bytes for each.
-const MOST_REGS: u32 = 1 << 16;
+const MOST_REGS: u32 = 1 << 15;
 
 type Result<T> = std::result::Result<T, LoadFault>;
 

@@ -28,7 +28,11 @@ impl Bytes {
 
     /// Makes it at least this long.
     pub(super) fn grow(&mut self, len: usize) {
-        if len > self.data.len() {
+        if self.data.is_empty() {
+            // Zeroed by the allocator: pages that nobody touches cost nothing.
+            self.data = vec![0; len];
+            self.written = vec![0; len.div_ceil(64)];
+        } else if len > self.data.len() {
             self.data.resize(len, 0);
             self.written.resize(len.div_ceil(64), 0);
         }

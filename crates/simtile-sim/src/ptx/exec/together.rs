@@ -375,14 +375,15 @@ pub(super) fn mbarrier(
     Ok(false)
 }
 
-/// A copy for all lanes of a mask.
+/// A copy for all lanes of a mask; returns the bytes moved.
 pub(super) fn copy(
     memory: &mut Memory<'_, '_>,
     copy: &Copy,
     frame: &Frame,
     constants: &[Lanes],
     mask: u32,
-) -> Result<()> {
+) -> Result<u64> {
+    let mut moved = 0;
     let (to, from) = (addresses(&copy.dst, frame, constants), addresses(&copy.src, frame, constants));
     let bytes = lanes_of(&frame.regs, constants, copy.bytes);
     let read = match copy.src_bytes {
@@ -400,9 +401,10 @@ pub(super) fn copy(
         }
         let ends = ((copy.dst_space, to[l]), (copy.src_space, from[l]));
         memory.copy(ends.0, ends.1, bytes, read, copy.align.into(), copy.reduce, l, copy.cache)?;
+        moved += bytes;
         if let Some((space, addresses)) = &barriers {
             memory.mbarrier(MbarOp::CompleteTx, *space, addresses[l], bytes, l)?;
         }
     }
-    Ok(())
+    Ok(moved)
 }

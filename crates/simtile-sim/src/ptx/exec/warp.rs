@@ -545,7 +545,10 @@ impl Warp {
                         warp: self.index,
                         strong: false,
                     };
-                    super::together::copy(&mut memory, copy, frame, constants, mask)?;
+                    // Long copies count as many steps.
+                    let moved = super::together::copy(&mut memory, copy, frame, constants, mask)?;
+                    group.steps += moved / 256;
+                    *slice -= (moved / 256) as i64;
                 }
                 Op::BrxIdx { index, targets } => {
                     let index = *lanes_of(&frame.regs, constants, *index);
