@@ -6,7 +6,8 @@ use super::memory::{Bytes, Memory};
 use super::{LaneFault, Result, each_lane, fault};
 use crate::exec::{FaultReason, KernelFault};
 use crate::ptx::code::{
-    Actual, Addr, Bar, CONSTANT, Call, Callee, Insn, Lanes, NONE, Op, Passing, PredSrc, Reduce, Slot, window,
+    Actual, Addr, AtomOp, Bar, CONSTANT, Call, Callee, Insn, Lanes, NONE, Op, Passing, PredSrc, Reduce, Slot,
+    window,
 };
 
 /// Instructions after which a group lets others of its warp run.
@@ -92,6 +93,8 @@ pub(super) struct Warp {
     exited: u32,
     cluster_phase: [u32; 32],
     rotate: bool,
+    /// What is left of the quantum of the groups that run.
+    quantum: i64,
 }
 
 /// Why [`Warp::execute`] came back.
@@ -176,6 +179,7 @@ impl Warp {
             exited: 0,
             cluster_phase: [u32::MAX; 32],
             rotate: false,
+            quantum: QUANTUM,
         };
         warp.room(0, run.func.regs, run.func.preds);
         warp
@@ -216,11 +220,13 @@ impl Warp {
             let alone = others.peek().is_none();
             let stop = others.filter(|g| g.depth == group.depth && g.pc > group.pc).map(|g| g.pc).min();
             let stop = stop.filter(|_| !self.rotate).unwrap_or(u32::MAX);
-            let mut quantum = if alone { i64::MAX } else { QUANTUM };
+            // What is left of the quantum survives the end of a slice: slices are shorter.
+            let mut quantum = if alone { i64::MAX } else { self.quantum };
             self.rotate = false;
             let result = self.execute(&mut group, stop, &mut quantum, &mut slice, env);
             group.stamp = env.worker.clock;
             self.rotate = quantum <= 0;
+            self.quantum = if alone || self.rotate { QUANTUM } else { quantum };
             let at = group;
             if group.mask != 0 {
                 self.groups.push(group);
@@ -354,7 +360,7 @@ impl Warp {
                 Op::Load(access) => {
                     if access.strong {
                         *slice -= SPIN;
-                        *quantum -= SPIN;
+                        *quantum -= 2 * SPIN;
                     }
                     let addresses = addresses(&access.addr, frame, constants);
                     let mut out = [[0; 32]; 8];
@@ -465,8 +471,9 @@ impl Warp {
                     if seeded && env.worker.random() & 63 == 0 {
                         mask = self.run_ahead(group, mask, &mut stop, quantum, env);
                     }
+                    let spins = matches!(atom.op, AtomOp::Cas | AtomOp::Exch);
                     *slice -= 8;
-                    *quantum -= 16;
+                    *quantum -= if spins { 2 * SPIN } else { SPIN / 4 };
                     let frame = &mut self.frames[group.depth as usize];
                     let addresses = addresses(&atom.addr, frame, constants);
                     let mut operands: [&Lanes; 8] = [&[0; 32]; 8];
