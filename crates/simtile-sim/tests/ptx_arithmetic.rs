@@ -360,12 +360,14 @@ fn halves() {
     assert_eq!(fma, [exact(0x1400, 0x1400, 0x3C00), exact(1, 0x3C00, 0x3C00)]);
 }
 
+type Round = fn(f32) -> f32;
+
 #[test]
 fn conversions() {
     let mut inputs = float_inputs();
     inputs.extend(words(200));
     let f = |v: u64| f32::from_bits(v as u32);
-    let round: [(&str, fn(f32) -> f32); 4] =
+    let round: [(&str, Round); 4] =
         [("rni", f32::round_ties_even), ("rzi", f32::trunc), ("rmi", f32::floor), ("rpi", f32::ceil)];
     for (name, op) in round {
         check(&format!("cvt.{name}.s32.f32 d, a;"), [32; 4], &inputs, |a, _, _| op(f(a)) as i32 as u64);
@@ -413,24 +415,25 @@ fn float_comparisons() {
     let values = [0u64, 0x8000_0000, 0x3F80_0000, 0xBF80_0000, 0x7FC0_0000, 0x7F80_0000, 1];
     let all: Vec<[u64; 3]> = values.iter().flat_map(|&a| values.map(|b| [a, b, 0])).collect();
     let f = |v: u64| f32::from_bits(v as u32);
-    type Compare = fn(f32, f32) -> bool;
-    let ops: [(&str, Compare); 14] = [
-        ("eq", |a, b| a == b),
-        ("ne", |a, b| a < b || a > b),
-        ("lt", |a, b| a < b),
-        ("le", |a, b| a <= b),
-        ("gt", |a, b| a > b),
-        ("ge", |a, b| a >= b),
-        ("equ", |a, b| !(a < b || a > b)),
-        ("neu", |a, b| a != b),
-        ("ltu", |a, b| !(a >= b)),
-        ("leu", |a, b| !(a > b)),
-        ("gtu", |a, b| !(a <= b)),
-        ("geu", |a, b| !(a < b)),
-        ("num", |a, b| !a.is_nan() && !b.is_nan()),
-        ("nan", |a, b| a.is_nan() || b.is_nan()),
+    // Which of (less, equal, greater, unordered) make it true.
+    let ops: [(&str, [bool; 4]); 14] = [
+        ("eq", [false, true, false, false]),
+        ("ne", [true, false, true, false]),
+        ("lt", [true, false, false, false]),
+        ("le", [true, true, false, false]),
+        ("gt", [false, false, true, false]),
+        ("ge", [false, true, true, false]),
+        ("equ", [false, true, false, true]),
+        ("neu", [true, false, true, true]),
+        ("ltu", [true, false, false, true]),
+        ("leu", [true, true, false, true]),
+        ("gtu", [false, false, true, true]),
+        ("geu", [false, true, true, true]),
+        ("num", [true, true, true, false]),
+        ("nan", [false, false, false, true]),
     ];
-    for (name, op) in ops {
+    for (name, truths) in ops {
+        let op = |a: f32, b: f32| truths[a.partial_cmp(&b).map_or(3, |o| (o as i8 + 1) as usize)];
         let body = format!("setp.{name}.f32 p|q, a, b; selp.u32 d, 1, 0, p; @q or.b32 d, d, 2;");
         check(&body, [32; 4], &all, |a, b, _| if op(f(a), f(b)) { 1 } else { 2 });
         let body = format!("setp.ne.u32 r, b, 0; setp.{name}.xor.f32 p, a, b, !r; selp.u32 d, 1, 0, p;");
@@ -440,11 +443,13 @@ fn float_comparisons() {
     check("slct.u32.f32 d, 5, 9, a;", [32; 4], &all, |a, _, _| if f(a) >= 0.0 { 5 } else { 9 });
 }
 
+type Function = fn(f64) -> f64;
+
 #[test]
 fn approximations_are_close() {
     let all = float_inputs();
     let f = |v: u64| f64::from(f32::from_bits(v as u32));
-    let forms: [(&str, fn(f64) -> f64); 7] = [
+    let forms: [(&str, Function); 7] = [
         ("sin.approx.f32", f64::sin),
         ("cos.approx.f32", f64::cos),
         ("ex2.approx.f32", f64::exp2),
