@@ -128,6 +128,18 @@ impl Data {
         each_width!(self, v => pick(v, indices))
     }
 
+    /// Every second chunk of `size` elements: the even ones, or the odd ones (`odd` 1).
+    pub(super) fn chunks(&self, size: usize, odd: usize) -> Data {
+        fn every_second<W: Word>(v: &[W], size: usize, odd: usize) -> Data {
+            let pairs = v.chunks_exact(2 * size);
+            W::wrap(match size {
+                1 => pairs.map(|pair| pair[odd]).collect(),
+                _ => pairs.flat_map(|pair| &pair[odd * size..][..size]).copied().collect(),
+            })
+        }
+        each_width!(self, v => every_second(v, size, odd))
+    }
+
     /// The bytes in memory order (little-endian hosts).
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         each_width!(self, v => bytemuck::cast_slice_mut(v.as_mut_slice()))

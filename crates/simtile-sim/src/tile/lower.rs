@@ -21,6 +21,8 @@ const MAX_DEPTH: u32 = 64;
 const MAX_OPERATIONS: u32 = 1 << 20;
 /// Most bytes that all tiles of one entry have together: an upper bound of what a running block holds.
 const MAX_FRAME_BYTES: u64 = 2 << 30;
+/// Most bytes that all constants of a module have together.
+const MAX_CONSTANT_BYTES: u64 = 256 << 20;
 
 /// What is wrong with an operation.
 pub(super) struct Fail {
@@ -100,6 +102,7 @@ pub(super) struct Lowered {
 pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
     let malformed = |what: String| LoadFault::Malformed { at: 0, what };
     let mut globals = Vec::new();
+    let mut constants = 0;
     let mut global_types = HashMap::new();
     for global in &module.globals {
         let fail = |what: String| malformed(format!("global {}: {what}", global.sym_name));
@@ -127,6 +130,10 @@ pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
                 at: 0,
                 what: format!("global {} of 4-bit elements", global.sym_name),
             });
+        }
+        constants += (elements * ty.elem.bytes()) as u64;
+        if constants > MAX_CONSTANT_BYTES {
+            return Err(fail(format!("the globals have more than {MAX_CONSTANT_BYTES} bytes together")));
         }
         let data = attrs::dense(&global.value, &ty).map_err(fail)?;
         let align = global.alignment.max(ty.elem.bytes() as u64);
@@ -168,6 +175,7 @@ pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
             windows: 0,
             sites: Vec::new(),
             bytes: 0,
+            constants: &mut constants,
             depth: 0,
         };
         let (kernel, info) = lower.entry(op, &name).map_err(|fail| fail.into_fault(&name))?;
@@ -187,6 +195,8 @@ pub(super) struct Lower<'m> {
     pub(super) windows: u32,
     sites: Vec<OpSite>,
     bytes: u64,
+    /// Bytes of the module's constants so far.
+    constants: &'m mut u64,
     depth: u32,
 }
 
@@ -228,6 +238,7 @@ impl Lower<'_> {
             windows: self.windows,
             sites: std::mem::take(&mut self.sites),
             params,
+            bytes: self.bytes,
         };
         let info = KernelInfo {
             name: name.to_owned(),
@@ -252,9 +263,7 @@ impl Lower<'_> {
     }
 
     fn account(&mut self, ty: &Ty) -> Result<(), Fail> {
-        if let Ty::Tile(tile) = ty {
-            self.bytes += (tile.count() * tile.elem.bytes()) as u64;
-        }
+        self.bytes += bytes_of(ty);
         if self.bytes > MAX_FRAME_BYTES {
             return Err(Fail::unsupported(format!(
                 "the tiles of the entry have more than {MAX_FRAME_BYTES} bytes together"
@@ -343,7 +352,7 @@ impl Lower<'_> {
                 _ => return Err("a block without a terminator".into()),
             };
             let site = self.sites.len().saturating_sub(1) as u32;
-            code.insts.push(Inst { op, operands: Vec::new(), results: Vec::new(), site });
+            code.insts.push(Inst { op, operands: Vec::new(), results: Vec::new(), site, cost: 1 });
             nested.push(HashSet::new());
         }
         // Backwards: the first use met of a value of this block is its last one.
@@ -402,6 +411,14 @@ impl Lower<'_> {
         if op.regions.len() != regions {
             return Err(format!("{} regions; expected {regions}", op.regions.len()).into());
         }
+        if op.opcode == Opcode::Constant {
+            *self.constants += results.iter().map(|ty| bytes_of(ty)).sum::<u64>();
+            if *self.constants > MAX_CONSTANT_BYTES {
+                return Err(Fail::unsupported(format!(
+                    "the constants of the module have more than {MAX_CONSTANT_BYTES} bytes together"
+                )));
+            }
+        }
         let types: Vec<Rc<Ty>> = operands.iter().map(|d| d.ty.clone()).collect();
         let mut uses: Vec<Use> = operands.iter().map(|d| Use { slot: d.slot, last: false }).collect();
         let mut used = HashSet::new();
@@ -427,6 +444,7 @@ impl Lower<'_> {
             let mut keep = types.iter().map(|ty| **ty != Ty::Token);
             uses.retain(|_| keep.next().unwrap_or(true));
         }
+        let cost = cost(&decoded, types.iter().chain(&results));
         let mut slots = Vec::with_capacity(results.len());
         for (i, ty) in results.into_iter().enumerate() {
             let value = *self
@@ -437,7 +455,7 @@ impl Lower<'_> {
             slots.push(self.define(value, ty));
             defined.push(value);
         }
-        Ok((Inst { op: decoded, operands: uses, results: slots, site: number }, used))
+        Ok((Inst { op: decoded, operands: uses, results: slots, site: number, cost }, used))
     }
 
     fn structured(
@@ -464,7 +482,8 @@ impl Lower<'_> {
                     nested(self, 1, &[], &inner, Implicit::Yield)?
                 } else if results.is_empty() {
                     let site = self.sites.len().saturating_sub(1) as u32;
-                    let inst = Inst { op: Op::Yield, operands: Vec::new(), results: Vec::new(), site };
+                    let inst =
+                        Inst { op: Op::Yield, operands: Vec::new(), results: Vec::new(), site, cost: 1 };
                     Box::new(Code { args: Vec::new(), insts: vec![inst] })
                 } else {
                     return Err("results, but no else region".into());
@@ -513,6 +532,30 @@ impl Lower<'_> {
             }
         }
     }
+}
+
+/// Bytes of a value of a type.
+fn bytes_of(ty: &Ty) -> u64 {
+    match ty {
+        Ty::Tile(tile) => (tile.count() * tile.elem.bytes()) as u64,
+        _ => 0,
+    }
+}
+
+/// Steps that an operation counts as.
+fn cost<'a>(op: &Op, types: impl Iterator<Item = &'a Rc<Ty>>) -> u64 {
+    let elements =
+        types.map(|ty| if let Ty::Tile(tile) = &**ty { tile.count() as u64 } else { 1 }).max().unwrap_or(1);
+    let work = match op {
+        Op::MmaFloat { shape, .. } | Op::MmaScaled { shape, .. } | Op::MmaInt { shape, .. } => {
+            // At least one product for every element; a batch repeats the shape.
+            let one = (shape.m as u64).saturating_mul(shape.n as u64).saturating_mul(shape.k as u64);
+            let matrix = (shape.m * shape.n).max(shape.m * shape.k).max(shape.k * shape.n) as u64;
+            one.saturating_mul((elements / matrix).max(1))
+        }
+        _ => elements,
+    };
+    1 + work / (1 << 16)
 }
 
 fn terminator(op: Op, types: &[Rc<Ty>], expected: Option<&[Rc<Ty>]>, name: &str) -> Result<Op, Fail> {

@@ -21,8 +21,11 @@
 //! * **Other promises** to the compiler (`overflow`, optimisation hints) are read and change nothing.
 //! * **Architecture**: operations that only newer GPUs have run as well, except multicast memory, calls of
 //!   tile libraries, `valid_check` and 4-bit elements in memory, which are refused at load by name and number.
-//! * **Limits**: 2^24 elements a tile, 2 GiB of tiles, 2^20 operations and 64 levels of nesting an entry, rank 16, 64 MiB of
-//!   `alloca` a running block.
+//! * **Limits**: 2^24 elements a tile, 2 GiB of tiles, 2^20 operations and 64 levels of nesting an entry, 256 MiB of
+//!   constants a module, rank 16, 64 MiB of `alloca` a running block, 1 MiB of text a print.
+//! * **Steps** ([`ExecContext::step_limit`]): one an operation, and one more for every 2^16 elements or products.
+//!
+//! `docs/tile-ops.md` lists every operation.
 
 mod assume;
 mod attrs;

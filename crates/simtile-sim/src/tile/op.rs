@@ -34,6 +34,8 @@ pub(super) struct Inst {
     pub(super) results: Vec<u32>,
     /// Index into [`Kernel::sites`].
     pub(super) site: u32,
+    /// What it counts as in steps: one, and one more for every 2^16 elements or products.
+    pub(super) cost: u64,
 }
 
 /// Name, number and source line of an operation, for reports.
@@ -56,6 +58,8 @@ pub(super) struct Kernel {
     pub(super) sites: Vec<OpSite>,
     /// Elements of the parameters, in order.
     pub(super) params: Vec<Elem>,
+    /// Bytes of all its tiles: the most that a running block holds, up to copies that one operation makes.
+    pub(super) bytes: u64,
 }
 
 /// A memory order.

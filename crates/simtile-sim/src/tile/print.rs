@@ -21,6 +21,9 @@ pub(super) enum Piece {
     Value(Conversion),
 }
 
+/// Most bytes that one call prints; the rest is cut off.
+const MAX_TEXT: usize = 1 << 20;
+
 /// One conversion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Conversion {
@@ -134,6 +137,9 @@ fn tile(out: &mut String, conversion: &Conversion, elem: Elem, shape: &[usize], 
     let step: usize = inner.iter().product();
     out.push('[');
     for i in 0..extent {
+        if out.len() > MAX_TEXT {
+            return;
+        }
         if i > 0 {
             out.push_str(", ");
         }

@@ -173,14 +173,15 @@ impl<'a> Block<'a> {
     fn code(&mut self, code: &Code) -> Result<Flow, FaultReason> {
         for inst in &code.insts {
             self.site = inst.site;
-            self.steps += 1;
+            let before = self.steps;
+            self.steps = before.saturating_add(inst.cost);
             if self.steps > self.context.step_limit {
                 return Err(FaultReason::StepLimit(self.context.step_limit));
             }
             if self.context.cancel.load(Ordering::Relaxed) {
                 return Err(FaultReason::Cancelled);
             }
-            if self.steps.is_multiple_of(STALL_STEPS) {
+            if before / STALL_STEPS != self.steps / STALL_STEPS {
                 (self.stalled)();
             }
             let flow = self.inst(inst)?;
@@ -517,13 +518,8 @@ impl<'a> Block<'a> {
         while extent > 1 {
             extent /= 2;
             let groups = outer * extent;
-            let half = |data: &Data, odd: usize| {
-                data.pick((0..groups).flat_map(|g| {
-                    let start = (2 * g + odd) * inner;
-                    start..start + inner
-                }))
-            };
-            let args = values.iter().flat_map(|data| [half(data, 1), half(data, 0)]).collect();
+            let args =
+                values.iter().flat_map(|data| [data.chunks(inner, 1), data.chunks(inner, 0)]).collect();
             values = self.combine(body, groups * inner, lanes, args)?;
         }
         Ok(values.into_iter().map(Val::from).collect())

@@ -14,6 +14,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{Builder, Scope};
 
+/// Most bytes that the blocks of further threads may hold together.
+const MAX_BYTES: u64 = 4 << 30;
+
 struct Shared<'a> {
     kernel: &'a Kernel,
     launch: &'a LaunchSpec<'a>,
@@ -86,7 +89,8 @@ fn coprime(seed: u64, total: u64) -> u64 {
 fn work<'scope, 'env, 'a>(scope: &'scope Scope<'scope, 'env>, shared: &'scope Shared<'a>) {
     let stalled = || {
         std::thread::yield_now();
-        let most = u64::from(shared.context.device.multiprocessors);
+        let room = MAX_BYTES / shared.kernel.bytes.max(1);
+        let most = u64::from(shared.context.device.multiprocessors).min(room);
         let waiting = shared.next.load(Ordering::Relaxed) < shared.total;
         let room = |threads: u64| (waiting && threads < most).then_some(threads + 1);
         if shared.threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok() {

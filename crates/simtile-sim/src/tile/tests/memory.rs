@@ -599,3 +599,35 @@ fn random_addresses_are_faults_not_crashes() {
         assert!(matches!(fault.reason, FaultReason::Memory(_)), "{fault}");
     }
 }
+
+#[test]
+fn tokens_order_what_program_order_orders_anyway() {
+    let mut k = K::new("tokens", &[ptr(&[], I32), ptr(&[], I32)]);
+    let (source, target) = (k.args[0], k.args[1]);
+    let start = k.token();
+    let wait = k.add(K::op(Opcode::GdcWaitTko).operand(start).result(Type::Token))[0];
+    let load = k.add(
+        K::op(Opcode::LoadPtrTko)
+            .operands([source, wait])
+            .attr("memory_ordering_semantics", Attribute::i32(2))
+            .attr("memory_scope", Attribute::i32(2))
+            .attr("operandSegmentSizes", groups(&[1, 0, 0, 1]))
+            .result(tile(&[], I32))
+            .result(Type::Token),
+    );
+    let fence = k.add(K::op(Opcode::MemoryFenceAliasTko).operand(load[1]).result(Type::Token))[0];
+    let joined = k.add(K::op(Opcode::JoinTokens).operands([fence, start]).result(Type::Token))[0];
+    let store = k.add(
+        K::op(Opcode::StorePtrTko)
+            .operands([target, load[0], joined])
+            .attr("memory_ordering_semantics", Attribute::i32(3))
+            .attr("memory_scope", Attribute::i32(1))
+            .attr("operandSegmentSizes", groups(&[1, 1, 0, 1]))
+            .result(Type::Token),
+    )[0];
+    k.add(K::op(Opcode::GdcLaunchDependentsTko).operand(store).result(Type::Token));
+    let machine = Machine::new();
+    let (x, y) = (machine.put(&[42i32]), machine.alloc(4));
+    machine.ok(&*k.program(), [1, 1, 1], &[Arg::Ptr(x), Arg::Ptr(y)]);
+    assert_eq!(machine.get::<i32>(y, 1), [42]);
+}

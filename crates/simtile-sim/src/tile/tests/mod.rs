@@ -13,6 +13,7 @@ mod multiply;
 mod refusals;
 mod shapes;
 mod speed;
+mod table;
 
 use build::*;
 use machine::{Arg, Machine};

@@ -215,15 +215,38 @@ fn values_are_visible_only_where_they_dominate() {
 
 #[test]
 fn memory_is_bounded() {
+    let large = tile(&[1 << 24], I64);
+    let mut k = K::new("constants", &[]);
+    for _ in 0..3 {
+        k.constant(large.clone(), &[0; 8]);
+    }
+    let fault = refused(k);
+    assert!(matches!(&fault, LoadFault::Unsupported { what, .. } if what.contains("constants")), "{fault}");
     let mut k = K::new("large", &[]);
     for _ in 0..40 {
-        k.constant(tile(&[1 << 24], I64), &[0; 8]);
+        k.e(Opcode::Iota, &[], large.clone(), &[]);
     }
     let fault = refused(k);
     assert!(
         matches!(&fault, LoadFault::Unsupported { what, .. } if what.contains("bytes together")),
         "{fault}"
     );
+}
+
+#[test]
+fn large_operations_count_as_many_steps() {
+    let mut k = K::new("heavy", &[]);
+    let v = k.constant(tile(&[1 << 20], I32), &[0; 4]);
+    let (zero, many, one) = (k.i32(0), k.i32(1 << 30), k.i32(1));
+    k.for_loop([zero, many, one], &[v], |k, _, v| {
+        vec![k.same(Opcode::AddI, &[v[0], v[0]], &[("overflow", 0)])]
+    });
+    let Ok(program) = k.load() else { panic!("loads") };
+    let machine = Machine { steps: 500, ..Machine::new() };
+    let started = std::time::Instant::now();
+    let fault = machine.run(&*program, [1, 1, 1], &[]).expect_err("too many");
+    assert!(matches!(fault.reason, crate::exec::FaultReason::StepLimit(500)), "{fault}");
+    assert!(started.elapsed() < std::time::Duration::from_secs(20));
 }
 
 #[test]
