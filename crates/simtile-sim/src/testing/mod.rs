@@ -2,7 +2,11 @@
 
 mod explored;
 mod launches;
+mod mapped;
+mod memory;
+mod pools;
 pub(crate) mod program;
+mod programs;
 mod rules;
 mod streams;
 
