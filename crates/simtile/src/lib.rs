@@ -3,7 +3,7 @@
 //! simtile is one CUDA host runtime for two kernel models: SIMT kernels (PTX, cubin) and Tile kernels (CUDA Tile IR).
 //! Both use the same devices, streams, modules and buffers. Without a GPU everything runs on a simulated driver.
 //!
-//! ```no_run
+//! ```
 //! use simtile::{DeviceBuffer, Runtime};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

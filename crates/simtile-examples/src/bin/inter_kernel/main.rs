@@ -106,7 +106,7 @@ fn run(shape: Shape) -> Result<(), Box<dyn Error>> {
     step("check", clock);
 
     let count = shape.rows as usize * shape.cols as usize;
-    println!("\nboth kernels used {:?} at {:#x}", identity.0, identity.1);
+    println!("\nboth kernels used allocation {} at {:#x}", identity.0.get(), identity.1);
     println!(
         "all {count} values are right: softmax within {worst:.1e}, {scaled} of them scaled, bit for bit"
     );
