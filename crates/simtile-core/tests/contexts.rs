@@ -133,14 +133,16 @@ fn h1_a_borrowed_context_is_not_destroyed_and_holds_its_owner() {
     assert!(matches!(wrong, Err(ContextError::WrongDevice { .. })), "{wrong:?}");
 }
 
+type Operation<'a> = (&'static str, Box<dyn Fn() + Send + Sync + 'a>);
+
 /// Every operation of a context's handles, by name.
-fn operations(context: &Arc<Context>) -> Vec<(&'static str, Box<dyn Fn() + Send + Sync + '_>)> {
+fn operations(context: &Arc<Context>) -> Vec<Operation<'_>> {
     let stream = context.new_stream().unwrap();
     let other = context.new_stream().unwrap();
     let event = Arc::new(stream.record_event().unwrap());
     let timed = Arc::new(stream.record_timed_event().unwrap());
     let buffer = Arc::new(DeviceBuffer::from_slice(&stream, &[5u32; 100]).unwrap());
-    let mut list: Vec<(&'static str, Box<dyn Fn() + Send + Sync + '_>)> = Vec::new();
+    let mut list: Vec<Operation<'_>> = Vec::new();
     macro_rules! op {
         ($name:literal, $($captured:ident),*; $run:expr) => {{
             $(let $captured = $captured.clone();)*
