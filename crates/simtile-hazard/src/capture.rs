@@ -188,6 +188,7 @@ impl<B: Backend> Capture<B> {
         let inner = &*self.tracker.inner;
         // The fork needs an event of the origin even if nothing was captured there yet.
         world.members[0].unsealed = true;
+        // no site: `WaitAddStream` below leaves out what it is for.
         let (event, frontier) = self.seal(&mut world.members[0])?;
         let epoch = world.members[0].open - 1;
         enter(inner, &stream.inner, self.id, thread, |handle| {
@@ -268,6 +269,7 @@ impl<B: Backend> Capture<B> {
         let record = match covering(&world.members[other]) {
             Some(record) => record,
             None => {
+                // no site: `WaitCapture` below leaves out what it is for.
                 let (event, frontier) = self.seal(&mut world.members[other])?;
                 (world.members[other].open - 1, event, frontier)
             }

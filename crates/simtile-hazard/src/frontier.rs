@@ -27,6 +27,7 @@ impl Frontier {
     /// Orders this after all that `other` is ordered after.
     pub fn merge(&mut self, other: &Frontier) {
         for &(axis, epoch) in &other.entries {
+            // no site: whoever merges has one.
             self.raise(axis, epoch);
         }
     }
@@ -34,6 +35,7 @@ impl Frontier {
     /// Drops the axes for which `complete` holds: completed work needs no wait anyway.
     pub fn prune(&mut self, mut complete: impl FnMut(AxisId, Epoch) -> bool) -> usize {
         let before = self.entries.len();
+        // no site: whoever prunes has one.
         self.entries.retain(|entry| !complete(entry.0, entry.1));
         before - self.entries.len()
     }

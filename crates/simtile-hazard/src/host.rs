@@ -78,6 +78,7 @@ impl<B: Backend> Tracker<B> {
             }
             Ok(None) => {
                 // Whoever waits for an epoch seals it.
+                // no site: `ask_seal` has one.
                 pending.iter().for_each(|&stamp| inner.ask_seal(stamp));
                 Err(HostBusy::Pending(pending))
             }
@@ -105,6 +106,7 @@ impl<B: Backend> Tracker<B> {
 
     /// Gives a claim back. Work submitted from here on comes after what the host did.
     pub fn host_release(&self, region: &Region, claim: HostClaim) {
+        // no site: giving back needs no guard; it is the way to the data.
         let mut guard = region.guard.lock(HOST_RELEASE);
         with_state(&mut guard, |state| state.host.retain(|entry| entry.id != claim.0));
     }
@@ -153,6 +155,7 @@ impl<B: Backend> Tracker<B> {
             Ok(())
         })?;
         drop(guard);
+        // no site: `ask_seal` has one.
         stamps.iter().for_each(|&stamp| self.inner.ask_seal(stamp));
         self.inner.stats.fire(Rule::Exported);
         Ok(stamps)
@@ -173,6 +176,7 @@ impl<B: Backend> Tracker<B> {
             }
         };
         let known = matches!(result, Ok(true));
+        // no site: everybody else is refused while it is exported; it is the way to the data.
         let mut guard = region.guard.lock(EXCLUSIVE);
         with_state(&mut guard, |state| {
             state.foreign = if known {
@@ -188,6 +192,7 @@ impl<B: Backend> Tracker<B> {
         let inner = &*self.inner;
         loop {
             let later = Later::new(inner);
+            // no site: everybody else is refused while it is exported; it is the way to the data.
             let mut guard = region.guard.lock(EXCLUSIVE);
             let Some(mut held) = Held::try_new(inner, &stream.inner, &later) else {
                 drop(guard);

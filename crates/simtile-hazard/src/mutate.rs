@@ -21,14 +21,14 @@ sites! {
     // Guards and locks
     GuardShared, GuardExclusive, GuardHost, GuardExport, OrderBeforeEnqueue,
     // Bumps and seals
-    Bump, BumpCapture, SealForeign, SealAgain, SealCheckpoint, SealEager, SealTainted, SealReject, SealAsked,
+    Bump, BumpCapture, BumpSync, SealForeign, SealAgain, SealCheckpoint, SealEager, SealTainted, SealReject, SealAsked,
     SealBeforeOutside, SealBeforeWait, SealTail, SealCapture, SealReclaim, SealExportReturn,
     // Merges
     MergeWait, MergeSelf, MergeCapture, MergeComplete, MergeFold,
     // Prunes
     PruneCompleted, PruneDominated, PruneFrontier, PruneJoin, PruneFold, PruneRecords,
     // Requests
-    RequestSeal, RequestFree, RequestClose, ServeBefore, ServeAfter,
+    RequestSeal, RequestFree, RequestClose, ServeSeal, ServeBefore, ServeAfter,
     // Refusals and bounds
     RefuseCapturing, RefuseBorrowedCapturing, RefuseFailed, RefuseHost, RefuseExported, RefuseThread, RefuseAlias,
     RefuseClosed, PermitStream, PermitContext, PermitWaitValue, QueryBeforeConflict, TaintedFrontier, QuarantineFailed,

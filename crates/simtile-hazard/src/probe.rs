@@ -35,6 +35,7 @@ impl<B: Backend> Tracker<B> {
         let later = Later::new(inner);
         let list: SmallVec<[&Access<'_>; 8]> = accesses.iter().collect();
         let mut guards: SmallVec<[RegionGuard<'_>; 8]> =
+            // no site: for benchmarks.
             list.iter().map(|access| access.region.guard.lock(EXCLUSIVE)).collect();
         let mut held = Held::wait(inner, &stream.inner, &later);
         let options = Options::default();

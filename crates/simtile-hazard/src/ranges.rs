@@ -315,6 +315,7 @@ impl Range {
         {
             kind = Kind::WRITE;
         }
+        // no site: two of them inside.
         self.entries.retain(|entry| {
             let own = entry.axis == who.axis;
             if kind.covers(entry.kind) {

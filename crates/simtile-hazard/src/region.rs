@@ -108,6 +108,7 @@ impl Region {
 
     /// The stamps on its ranges, for pictures and tests: (start, end, stamp). Completed ones may be among them.
     pub fn stamps(&self) -> Vec<(u64, u64, Stamp)> {
+        // no site: for pictures and tests.
         let guard = self.guard.lock(EXCLUSIVE);
         let state = guard.lock();
         state.ranges.all()
@@ -115,6 +116,7 @@ impl Region {
 
     /// How many ranges it is cut into.
     pub fn range_count(&self) -> usize {
+        // no site: for pictures and tests.
         let guard = self.guard.lock(EXCLUSIVE);
         let state = guard.lock();
         state.ranges.len()

@@ -24,6 +24,7 @@ impl<B: Backend> Inner<B> {
         state: &mut StreamState<B>,
         epoch: Epoch,
     ) -> bool {
+        // no site: whoever seals has one.
         self.seal_epoch_asking(stream, state, epoch, stream.kind.may_capture())
     }
 

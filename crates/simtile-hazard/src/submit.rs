@@ -281,6 +281,7 @@ impl<B: Backend> Inner<B> {
                 at += 1;
             }
             let group = region.group(kind, stream.axis);
+            // no site: `attempt` has two: guards must last from the plan to the stamp.
             let guard = match region.guard.try_lock(group) {
                 Some(guard) => guard,
                 None => {
@@ -288,6 +289,7 @@ impl<B: Backend> Inner<B> {
                     if !patient {
                         return Err(Stop::Region);
                     }
+                    // no site: as above.
                     region.guard.lock(group)
                 }
             };
@@ -671,8 +673,10 @@ impl<B: Backend> Inner<B> {
         let epoch = state.last_used;
         let sealed = match rule {
             // Nobody waits yet: one try; the next seal covers it.
+            // no site: one for each rule, above.
             Rule::SealEager | Rule::SealCheckpoint => self.seal_once(stream, state),
             // `admit` has asked already whether a borrowed stream is capturing.
+            // no site: one for each rule, above.
             _ => self.seal_epoch_asking(stream, state, epoch, false),
         };
         if !sealed {

@@ -3,12 +3,18 @@
 use std::process::ExitCode;
 
 mod layouts;
+mod mutate_hazard;
+mod site_lint;
 mod test;
 
 /// A chore: its name, what to pass it, what it does.
 type Command = (&'static str, &'static str, fn(&[String]) -> Result<(), String>);
 
-const COMMANDS: &[Command] = &[("layouts", "HEADER", layouts::run), ("test", "[--update]", test::run)];
+const COMMANDS: &[Command] = &[
+    ("layouts", "HEADER", layouts::run),
+    ("mutate-hazard", "[--programs N] [--only SITE] [--lint]", mutate_hazard::run),
+    ("test", "[--update]", test::run),
+];
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

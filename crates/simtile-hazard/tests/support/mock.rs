@@ -99,6 +99,8 @@ pub struct World {
     /// Whether needless waits are judged.
     pub strict: bool,
     pub traced: bool,
+    /// Every record fails.
+    pub dead_records: bool,
 }
 
 /// The error of every failing call.
@@ -448,7 +450,7 @@ impl Backend for Mock {
         (self.at_call)();
         let mut world = self.world.lock();
         world.uses(*stream, "record");
-        let failing = world.failing();
+        let failing = if world.dead_records { Some(false) } else { world.failing() };
         world.trace(|| format!("record e{event} on s{stream} failing={failing:?}"));
         if failing != Some(false) {
             if let Some(capture) = world.streams[*stream].capture {

@@ -7,6 +7,7 @@
 
 pub mod clock;
 pub mod judge;
+pub mod lab;
 pub mod mock;
 pub mod program;
 pub mod rng;

@@ -1,0 +1,193 @@
+//! Retiring, requests, the host, foreign code.
+
+use crate::support::lab::*;
+use simtile_hazard::*;
+
+#[test]
+fn work_retains_nothing_what_it_consumed_is_freed_behind_it() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    lab.submit(&a, &[write(&x)]);
+    let records = lab.records();
+    assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Inline(a.stream.axis()));
+    assert_eq!(lab.records(), records, "in stream order, no event needed");
+    lab.clean();
+}
+
+#[test]
+fn a_stream_that_follows_all_uses_frees_at_once() {
+    let lab = Lab::new();
+    let (a, b, x) = (lab.stream(), lab.stream(), lab.region(64));
+    lab.submit(&a, &[read(&x)]);
+    lab.submit(&b, &[read(&x)]);
+    let y = lab.region(64);
+    // B follows A through another region; its frontier covers A's read of X.
+    lab.submit(&a, &[write(&y)]);
+    lab.submit(&b, &[read(&y)]);
+    assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Inline(b.stream.axis()));
+    lab.clean();
+}
+
+#[test]
+fn what_no_stream_follows_goes_to_the_reclaimer_with_its_stamps() {
+    let lab = Lab::new();
+    let (a, b, x) = (lab.stream(), lab.stream(), lab.region(64));
+    let one = lab.submit(&a, &[read(&x)]);
+    let two = lab.submit(&b, &[read(&x)]);
+    assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Reclaimer);
+    let reclaim = std::mem::take(&mut lab.world().reclaim);
+    assert_eq!(reclaim[0].1.as_slice(), [one.stamp, two.stamp]);
+    assert!(matches!(lab.tracker.settle(one.stamp), Settled::Pending(_)), "sealed for the reclaimer");
+    lab.clean();
+}
+
+#[test]
+fn a_drop_during_a_launch_leaves_a_request_that_the_holder_serves() {
+    let lab = Lab::new();
+    let (a, x, y) = (lab.stream(), lab.region(64), lab.region(64));
+    lab.submit(&a, &[write(&x)]);
+    let mut outcome = None;
+    lab.submit_running(&a, &[write(&y)], &Options::default(), || {
+        outcome = Some(lab.tracker.retire(x.region, x.memory));
+        assert_eq!(lab.world().freed, 0, "the stream is held");
+    })
+    .expect("submitted");
+    assert_eq!(outcome, Some(Retired::Requested(a.stream.axis())));
+    assert_eq!(lab.world().freed, 1, "served when the launch was over");
+    assert_eq!(lab.fired(Rule::FreedByRequest), 1);
+    lab.clean();
+}
+
+#[test]
+fn a_seal_asked_for_during_a_launch_is_served_behind_it() {
+    let lab = Lab::new();
+    let (a, y) = (lab.stream(), lab.region(64));
+    let done = lab.submit(&a, &[write(&y)]);
+    lab.submit_running(&a, &[write(&y)], &Options::default(), || {
+        assert!(matches!(lab.tracker.settle(done.stamp), Settled::Unsealed));
+    })
+    .expect("submitted");
+    assert_eq!(lab.records(), 1);
+    assert!(matches!(lab.tracker.settle(done.stamp), Settled::Pending(_)));
+    lab.clean();
+}
+
+#[test]
+fn a_submission_that_meets_a_held_guard_or_stream_gives_everything_up() {
+    let lab = Lab::new();
+    let (a, b, x, y) = (lab.stream(), lab.stream(), lab.region(64), lab.region(64));
+    lab.submit(&a, &[write(&y)]);
+    lab.submit_running(&a, &[write(&x)], &Options::default(), || {
+        let guard = lab.try_with(&b, &[write(&x)], &Options::default());
+        assert!(matches!(guard, Err(SubmitError::Busy(Busy::Region))));
+        let foreign = lab.try_with(&b, &[read(&y)], &Options::default());
+        assert!(matches!(foreign, Err(SubmitError::Busy(Busy::Stream))), "A must be sealed, and is held");
+        let own = lab.try_with(&a, &[], &Options::default());
+        assert!(matches!(own, Err(SubmitError::Busy(Busy::Stream))));
+    })
+    .expect("submitted");
+    assert_eq!(lab.submit(&b, &[read(&y), write(&x)]).waits.len(), 1);
+    lab.clean();
+}
+
+#[test]
+fn the_host_is_an_axis() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    lab.submit(&a, &[read(&x)]);
+    let reading = lab.tracker.try_host(&Access::new(&x.region, 0, 32, Mode::Read)).expect("reads share");
+    let error = lab.try_with(&a, &[write(&x)], &Options::default()).unwrap_err();
+    assert!(matches!(error, SubmitError::Conflict(conflict) if conflict.host()));
+    lab.submit(&a, &[read(&x)]);
+    lab.submit(&a, &[(&x, 32, 64, Mode::Write)]);
+    lab.tracker.host_release(&x.region, reading);
+    lab.submit(&a, &[write(&x)]);
+    assert!(matches!(
+        lab.tracker.try_host(&Access::whole(&x.region, Mode::Read)),
+        Err(HostBusy::Pending(stamps)) if stamps.len() == 1
+    ));
+    let writing = lab.tracker.host(&Access::whole(&x.region, Mode::Write)).expect("waits");
+    assert!(lab.try_with(&a, &[read(&x)], &Options::default()).is_err());
+    lab.tracker.host_release(&x.region, writing);
+    lab.submit(&a, &[read(&x)]);
+    lab.clean();
+}
+
+#[test]
+fn the_host_finds_a_region_busy_between_plan_and_stamp() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    lab.submit_running(&a, &[write(&x)], &Options::default(), || {
+        let busy = lab.tracker.try_host(&Access::whole(&x.region, Mode::Read));
+        assert!(matches!(busy, Err(HostBusy::Refused(SubmitError::Busy(Busy::Region)))));
+    })
+    .expect("submitted");
+}
+
+#[test]
+fn a_forgotten_host_guard_refuses_for_ever_and_keeps_the_memory() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    std::mem::forget(lab.tracker.try_host(&Access::whole(&x.region, Mode::Read)).expect("free"));
+    assert!(lab.try_with(&a, &[write(&x)], &Options::default()).is_err());
+    let kept = Quarantine::HostClaim;
+    assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Quarantined(kept));
+    lab.clean();
+}
+
+#[test]
+fn an_export_is_out_of_safe_use_until_it_is_returned() {
+    let lab = Lab::new();
+    let (a, b, x) = (lab.stream(), lab.stream_of(StreamKind::Borrowed), lab.region(64));
+    let done = lab.submit(&a, &[write(&x)]);
+    assert_eq!(lab.tracker.export(&x.region, false).expect("free").as_slice(), [done.stamp]);
+    assert!(lab.tracker.event_of(done.stamp).expect("sealed").is_some(), "the consumer can follow");
+    let error = lab.try_with(&a, &[read(&x)], &Options::default()).unwrap_err();
+    assert!(matches!(error, SubmitError::Conflict(conflict) if conflict.with == Party::Foreign));
+    assert!(lab.tracker.export(&x.region, true).is_err(), "once");
+    assert!(lab.tracker.try_host(&Access::whole(&x.region, Mode::Read)).is_err());
+    lab.tracker.return_export(&x.region, Some(&b.stream)).expect("returned");
+    let after = lab.submit(&a, &[read(&x)]);
+    assert_eq!(after.waits[0].after.axis, b.stream.axis(), "the consumer's stream is its stamp");
+}
+
+#[test]
+fn a_shared_export_is_read_only_on_both_sides() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    lab.tracker.export(&x.region, true).expect("free");
+    lab.submit(&a, &[read(&x)]);
+    assert!(lab.try_with(&a, &[write(&x)], &Options::default()).is_err());
+    lab.clean();
+}
+
+#[test]
+fn returned_by_nobody_knows_whom_it_waits_for_a_synchronisation_of_everything() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    lab.tracker.export(&x.region, false).expect("free");
+    let early = lab.tracker.begin_synchronize_all();
+    lab.tracker.return_export(&x.region, None).expect("returned");
+    lab.tracker.end_synchronize_all(early);
+    assert!(lab.try_with(&a, &[read(&x)], &Options::default()).is_err(), "that one began before the return");
+    let mark = lab.tracker.begin_synchronize_all();
+    lab.tracker.end_synchronize_all(mark);
+    lab.submit(&a, &[read(&x)]);
+    let y = lab.region(16);
+    lab.tracker.export(&y.region, false).expect("free");
+    assert_eq!(lab.tracker.retire(y.region, y.memory), Retired::Quarantined(Quarantine::Foreign));
+}
+
+#[test]
+fn a_synchronisation_of_everything_completes_what_was_before_it_and_no_more() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    let before = lab.submit(&a, &[write(&x)]);
+    let mark = lab.tracker.begin_synchronize_all();
+    lab.world().synchronize_all();
+    let meanwhile = lab.submit(&a, &[write(&x)]);
+    lab.tracker.end_synchronize_all(mark);
+    assert!(lab.tracker.is_complete(before.stamp));
+    assert!(!lab.tracker.is_complete(meanwhile.stamp));
+    lab.clean();
+}

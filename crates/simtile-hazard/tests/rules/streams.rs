@@ -1,0 +1,185 @@
+//! Kinds of streams, permits, closing, failing.
+
+use crate::support::lab::*;
+use simtile_hazard::*;
+
+#[test]
+fn borrowed_streams_are_sealed_after_each_submission_and_nothing_is_freed_on_them() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream_of(StreamKind::Borrowed), lab.region(64));
+    for n in 1..=5 {
+        assert!(lab.submit(&a, &[write(&x)]).event.is_some());
+        assert_eq!(lab.records(), n);
+    }
+    assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Reclaimer);
+    lab.clean();
+}
+
+#[test]
+fn a_borrowed_stream_is_asked_first_whether_it_is_capturing() {
+    let lab = Lab::new();
+    let (a, b, x) = (lab.stream_of(StreamKind::Borrowed), lab.stream(), lab.region(64));
+    lab.world().streams[a.sim].foreign_capture = true;
+    let error = lab.try_with(&a, &[write(&x)], &Options::default()).unwrap_err();
+    assert!(matches!(error, SubmitError::BorrowedCapturing));
+    assert!(matches!(
+        lab.tracker.begin_capture(&a.stream, 0, |_| Ok(())),
+        Err(SubmitError::BorrowedCapturing)
+    ));
+    lab.submit(&b, &[write(&x)]);
+    lab.world().streams[a.sim].foreign_capture = false;
+    lab.submit(&a, &[write(&x)]);
+    lab.clean();
+}
+
+#[test]
+fn the_frontier_of_a_borrowed_stream_skips_no_wait() {
+    let lab = Lab::new();
+    lab.world().strict = false;
+    let (a, b, c) = (lab.stream(), lab.stream_of(StreamKind::Borrowed), lab.stream());
+    let (x, y) = (lab.region(64), lab.region(64));
+    lab.submit(&a, &[write(&x)]);
+    lab.submit(&b, &[read(&x), write(&y)]);
+    assert_eq!(lab.submit(&b, &[read(&x)]).waits.len(), 1, "again");
+    assert_eq!(lab.submit(&b, &[write(&y)]).waits.len(), 0, "its own stamps it does skip");
+    lab.submit(&c, &[read(&y)]);
+    assert_eq!(lab.submit(&c, &[read(&x)]).waits.len(), 1, "B vouches for itself alone");
+    lab.clean();
+}
+
+#[test]
+fn a_per_thread_stream_is_sealed_and_used_by_its_own_thread_alone() {
+    let lab = Lab::new();
+    let (a, b, x) = (lab.stream_of(StreamKind::PerThread(7)), lab.stream(), lab.region(64));
+    lab.world().thread = 7;
+    let mine = Options { thread: 7, ..Options::default() };
+    assert!(lab.try_with(&a, &[write(&x)], &mine).expect("own thread").event.is_some());
+    lab.world().thread = 8;
+    let error = lab.try_with(&a, &[write(&x)], &Options { thread: 8, ..mine }).unwrap_err();
+    assert!(matches!(error, SubmitError::WrongThread));
+    // Another thread follows it without passing its handle to the driver.
+    assert_eq!(lab.submit(&b, &[read(&x)]).waits.len(), 1);
+    let second = lab.stream_of(StreamKind::PerThread(8));
+    assert_ne!(second.stream.axis(), a.stream.axis(), "an axis per thread");
+    lab.clean();
+}
+
+#[test]
+fn the_legacy_stream_has_an_axis_of_its_own() {
+    let lab = Lab::new();
+    let (a, b, x) = (lab.stream_of(StreamKind::Legacy), lab.stream(), lab.region(64));
+    lab.submit(&a, &[write(&x)]);
+    assert_eq!(lab.submit(&b, &[read(&x)]).waits.len(), 1, "no assumed order");
+    assert_eq!(lab.submit(&a, &[write(&x)]).waits.len(), 1);
+    lab.clean();
+}
+
+#[test]
+fn stamps_outlive_streams() {
+    let lab = Lab::new();
+    let (a, b, x) = (lab.stream(), lab.stream(), lab.region(64));
+    let done = lab.submit(&a, &[write(&x)]);
+    let axis = a.stream.axis();
+    drop(a.stream);
+    assert_eq!(lab.fired(Rule::SealTail), 1, "closing seals the tail");
+    assert!(lab.world().streams[a.sim].closed);
+    assert_eq!(lab.submit(&b, &[read(&x)]).waits[0].after, done.stamp);
+    assert_eq!(lab.fired(Rule::AxisEnded), 0, "the entry lives as long as stamps refer to it");
+    lab.run();
+    lab.tracker.wait(done.stamp).expect("complete");
+    assert_eq!(lab.fired(Rule::AxisEnded), 1);
+    let next = lab.stream();
+    assert_ne!(next.stream.axis(), axis, "never reused");
+    assert!(lab.tracker.is_complete(done.stamp));
+    assert!(matches!(lab.tracker.settle(done.stamp), Settled::Complete));
+    lab.clean();
+}
+
+#[test]
+fn a_closed_stream_without_work_ends_at_once() {
+    let lab = Lab::new();
+    let a = lab.stream();
+    drop(a.stream);
+    assert_eq!((lab.records(), lab.fired(Rule::AxisEnded)), (0, 1));
+}
+
+#[test]
+fn a_failed_axis_resolves_its_stamps_to_the_error_and_keeps_its_memory() {
+    let lab = Lab::new();
+    let (a, b, x, y) = (lab.stream(), lab.stream(), lab.region(64), lab.region(64));
+    let seal = Options { seal: true, ..Options::default() };
+    let before = lab.try_with(&a, &[write(&y)], &seal).expect("sealed");
+    lab.run();
+    lab.tracker.wait(before.stamp).expect("complete");
+    let done = lab.try_with(&a, &[write(&x)], &seal).expect("sealed");
+    lab.tracker.fail(a.stream.axis());
+    let waits = lab.waits();
+    assert!(matches!(lab.try_with(&b, &[read(&x)], &Options::default()), Err(SubmitError::Failed { .. })));
+    assert_eq!(lab.waits(), waits, "no wait is queued on it");
+    assert!(matches!(lab.tracker.settle(done.stamp), Settled::Failed));
+    assert!(matches!(lab.tracker.wait(done.stamp), Err(SubmitError::Failed { .. })));
+    assert!(matches!(
+        lab.tracker.host(&Access::whole(&x.region, Mode::Read)),
+        Err(SubmitError::Failed { .. })
+    ));
+    let kept = Quarantine::FailedAxis;
+    assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Quarantined(kept));
+    assert_eq!(lab.world().quarantined, [(x.memory, kept)]);
+    // What had completed before is not lost.
+    lab.submit(&b, &[read(&y)]);
+    assert_eq!(lab.tracker.retire(y.region, y.memory), Retired::Inline(b.stream.axis()));
+    lab.clean();
+}
+
+#[test]
+fn an_event_that_cannot_be_queried_fails_its_axis() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    let seal = Options { seal: true, ..Options::default() };
+    let done = lab.try_with(&a, &[write(&x)], &seal).expect("sealed");
+    lab.world().streams[a.sim].dead = true;
+    assert!(lab.tracker.query(&done.event.expect("sealed")).is_err());
+    assert!(lab.tracker.has_failed(a.stream.axis()));
+}
+
+#[test]
+fn a_stream_holds_512_and_a_context_4096() {
+    let lab = Lab::new();
+    let streams: Vec<_> = (0..9).map(|_| lab.stream()).collect();
+    let mut total = 0;
+    for stream in &streams {
+        let full = loop {
+            match lab.try_with(stream, &[], &Options::default()) {
+                Ok(_) => total += 1,
+                Err(SubmitError::Full { events }) => break events,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert!(!full.is_empty(), "somebody to wait for");
+        assert!(total <= 4096);
+        if stream.sim < 7 {
+            assert_eq!(total, 512 * (stream.sim as u64 + 1));
+        }
+    }
+    assert_eq!(total, 4096, "no permit is lost in leases");
+    assert!(lab.fired(Rule::StreamFull) >= 7 && lab.fired(Rule::ContextFull) >= 1);
+    lab.run();
+    lab.try_with(&streams[8], &[], &Options::default()).expect("room again");
+    lab.clean();
+}
+
+#[test]
+fn idle_leases_come_back() {
+    let lab = Lab::with(Config { context_permits: 24, ..Config::default() });
+    let streams: Vec<_> = (0..20).map(|_| lab.stream()).collect();
+    for stream in &streams {
+        for _ in 0..10 {
+            lab.try_with(stream, &[], &Options::default()).expect("a permit");
+        }
+        lab.run();
+        for stamp in lab.tracker.tails() {
+            lab.tracker.wait(stamp).expect("complete");
+        }
+    }
+    assert!(lab.fired(Rule::LeaseReturned) > 0);
+}
