@@ -28,6 +28,13 @@ pub(crate) const FAILED: u32 = 2;
 /// The stream carries work that is not ours.
 pub(crate) const TAINTED: u32 = 4;
 
+/// A recorded event, with what is asked most often beside it.
+struct Record<B: Backend> {
+    epoch: Epoch,
+    issued: u64,
+    event: EventRef<B>,
+}
+
 pub(crate) struct AxisSlot<B: Backend> {
     /// Who lives here; 0: nobody.
     id: AtomicU64,
@@ -40,7 +47,7 @@ pub(crate) struct AxisSlot<B: Backend> {
     tail: AtomicU64,
     flags: AtomicU32,
     /// Recorded events that may not have fired, oldest first.
-    records: Mutex<VecDeque<EventRef<B>>>,
+    records: Mutex<VecDeque<Record<B>>>,
     stream: Mutex<Option<Arc<StreamInner<B>>>>,
 }
 
@@ -84,25 +91,27 @@ impl<B: Backend> AxisSlot<B> {
 
     /// Publishes an event that has been recorded and filled. Not on a failed axis: whoever failed it has taken its
     /// events away, and a later one would stand for epochs that it must not.
-    pub(crate) fn publish(&self, event: EventRef<B>, epoch: Epoch) -> bool {
+    pub(crate) fn publish(&self, event: EventRef<B>, epoch: Epoch, issued: u64) -> bool {
         let mut records = self.records.lock();
         if self.has(FAILED) {
             drop(records);
             return false;
         }
-        records.push_back(event);
+        records.push_back(Record { epoch, issued, event });
         self.recorded.store(epoch, Ordering::Release);
         true
     }
 
     /// The oldest event that covers `epoch`.
     pub(crate) fn covering(&self, epoch: Epoch) -> Option<EventRef<B>> {
-        self.records.lock().iter().find(|event| event.with(|content| content.epoch >= epoch)).cloned()
+        let records = self.records.lock();
+        let at = records.partition_point(|record| record.epoch < epoch);
+        records.get(at).map(|record| record.event.clone())
     }
 
     /// The oldest event that has not been seen to fire.
     pub(crate) fn oldest(&self) -> Option<EventRef<B>> {
-        self.records.lock().front().cloned()
+        self.records.lock().front().map(|record| record.event.clone())
     }
 
     pub(crate) fn set_stream(&self, stream: Option<Arc<StreamInner<B>>>) -> Option<Arc<StreamInner<B>>> {
@@ -200,7 +209,7 @@ impl<B: Backend> AxisTable<B> {
         if slot.completed() >= epoch {
             return false;
         }
-        let mut fired: smallvec::SmallVec<[EventRef<B>; 4]> = smallvec::SmallVec::new();
+        let mut fired: smallvec::SmallVec<[Record<B>; 4]> = smallvec::SmallVec::new();
         // The place changes hands under this lock only, so the epoch lands on the right axis.
         let mut records = slot.records.lock();
         if slot.id.load(Ordering::Acquire) != axis.0 || slot.has(FAILED) {
@@ -208,11 +217,10 @@ impl<B: Backend> AxisTable<B> {
         }
         slot.completed.fetch_max(epoch, Ordering::AcqRel);
         while let Some(first) = records.front() {
-            let (at, issued) = first.with(|content| (content.epoch, content.issued));
-            if at > epoch {
+            if first.epoch > epoch {
                 break;
             }
-            slot.retired.fetch_max(issued, Ordering::Relaxed);
+            slot.retired.fetch_max(first.issued, Ordering::Relaxed);
             if !site!(PruneRecords) {
                 break;
             }

@@ -15,8 +15,6 @@ use std::sync::{Arc, Weak};
 pub(crate) struct Content {
     pub axis: AxisId,
     pub epoch: Epoch,
-    /// Submissions of the stream up to the record.
-    pub issued: u64,
     /// Whether it may be stuck behind something that waits for the outside.
     pub outside: bool,
     pub frontier: Frontier,
@@ -50,8 +48,7 @@ impl<B: Backend> EventPool<B> {
 
     /// Adds a driver event.
     pub(crate) fn add(&self, event: B::Event) {
-        let content =
-            Content { axis: AxisId(0), epoch: 0, issued: 0, outside: false, frontier: Frontier::default() };
+        let content = Content { axis: AxisId(0), epoch: 0, outside: false, frontier: Frontier::default() };
         self.0.give(Arc::new(Slot {
             event,
             users: AtomicUsize::new(0),

@@ -93,7 +93,6 @@ impl<B: Backend> Inner<B> {
         event.fill(|content| {
             content.axis = stream.axis;
             content.epoch = closed;
-            content.issued = state.issued;
             content.outside = state.outside > completed;
             // A tainted stream vouches for its own work alone.
             if stream.kind.tainted() && site!(TaintedFrontier) {
@@ -102,7 +101,7 @@ impl<B: Backend> Inner<B> {
                 content.frontier.copy_from(&state.frontier);
             }
         });
-        slot.publish(event, closed)
+        slot.publish(event, closed, state.issued)
     }
 
     fn record_failed(&self, stream: &StreamInner<B>, state: &mut StreamState<B>) {

@@ -128,7 +128,7 @@ fn the_host_finds_a_region_busy_between_plan_and_stamp() {
 fn a_forgotten_host_guard_refuses_for_ever_and_keeps_the_memory() {
     let lab = Lab::new();
     let (a, x) = (lab.stream(), lab.region(64));
-    std::mem::forget(lab.tracker.try_host(&Access::whole(&x.region, Mode::Read)).expect("free"));
+    let _never_released = lab.tracker.try_host(&Access::whole(&x.region, Mode::Read)).expect("free");
     assert!(lab.try_with(&a, &[write(&x)], &Options::default()).is_err());
     let kept = Quarantine::HostClaim;
     assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Quarantined(kept));

@@ -20,18 +20,24 @@ pub struct LabRegion {
 /// An access in short: region, start, end, mode.
 pub type A<'a> = (&'a LabRegion, u64, u64, Mode);
 
+/// A driver call is a place where a model may switch threads.
+fn at_call() {
+    #[cfg(any(loom, shuttle))]
+    simtile_sync::thread::yield_now();
+}
+
 impl Lab {
     pub fn new() -> Self {
         Self::with(Config::default())
     }
 
     pub fn with(config: Config) -> Self {
-        let tracker = Tracker::new(Mock::new(|| {}), config);
+        let tracker = Tracker::new(Mock::new(at_call), config);
         tracker.backend().world.lock().strict = true;
         Self { tracker }
     }
 
-    pub fn world(&self) -> simtile_sync::MutexGuard<'_, World> {
+    pub fn world(&self) -> super::plain::MutexGuard<'_, World> {
         self.tracker.backend().world.lock()
     }
 

@@ -2,8 +2,8 @@
 
 use super::clock::{Clock, STREAMS};
 use super::judge::{Memory, Touch, unordered};
+use super::plain::Mutex;
 use simtile_hazard::{Backend, EventRef, Quarantine, Stamp};
-use simtile_sync::Mutex;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 

@@ -9,8 +9,11 @@ pub mod clock;
 pub mod judge;
 pub mod lab;
 pub mod mock;
+pub mod plain;
+#[cfg(not(any(loom, shuttle)))]
 pub mod program;
 pub mod rng;
+pub mod stress;
 
 pub use clock::STREAMS;
 pub use judge::{Touch, Use};

@@ -139,7 +139,7 @@ impl Program {
         (program, violations)
     }
 
-    fn world(&self) -> simtile_sync::MutexGuard<'_, super::World> {
+    fn world(&self) -> super::plain::MutexGuard<'_, super::World> {
         self.tracker.backend().world.lock()
     }
 

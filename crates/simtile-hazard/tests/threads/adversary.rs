@@ -188,7 +188,7 @@ fn ends_in_time(name: &str, adversary: &Adversary, program: impl FnOnce() + Send
         let (tell, told) = std::sync::mpsc::channel();
         let watch = adversary.clone();
         scope.spawn(move || {
-            let ended = told.recv_timeout(Duration::from_secs(60)).is_ok();
+            let ended = told.recv_timeout(Duration::from_secs(110)).is_ok();
             watch.when(|_| true, |queues| queues.ended = true);
             if !ended {
                 // The threads of the program cannot be stopped.
@@ -211,7 +211,7 @@ fn permits_below_the_drivers_limit_never_block_a_call_under_a_guard() {
             for thread in 0..6usize {
                 let (tracker, streams, regions, adversary) = (&tracker, &streams, &regions, &adversary);
                 scope.spawn(move || {
-                    for n in 0..250usize {
+                    for n in 0..120usize {
                         let stream = &streams[(thread + n) % 4];
                         let mode = if n % 3 == 0 { Mode::Write } else { Mode::Read };
                         let accesses = [
