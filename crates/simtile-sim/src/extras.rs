@@ -22,13 +22,15 @@ unsafe fn label(state: State, target: LabelTarget, text: &str) -> CUresult {
         return CUresult::CUDA_ERROR_DEINITIALIZED;
     };
     answer(match target {
-        LabelTarget::Allocation(address) => match core.space.locate(address, 0) {
-            Ok(allocation) => {
-                allocation.set_label(text);
-                Ok(())
+        LabelTarget::Allocation(address) => {
+            match core.space.locate_in(crate::memory::View::Submission, address, 0) {
+                Ok(allocation) => {
+                    allocation.set_label(text);
+                    Ok(())
+                }
+                Err(_) => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
             }
-            Err(_) => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
-        },
+        }
         LabelTarget::Stream(stream) => {
             let call = Call { core: &core, entry: Entry::cuStreamGetId };
             call.stream(stream).and_then(|stream| {

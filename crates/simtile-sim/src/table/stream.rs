@@ -4,6 +4,7 @@ use super::event::event_uid;
 use crate::core::Res;
 use crate::engine::work::{Compare, HostCall, WaitValue, Work};
 use crate::entry::{Call, entries};
+use crate::memory::View;
 use core::ffi::{c_int, c_uint, c_void};
 use simtile_driver::sys::*;
 
@@ -59,7 +60,8 @@ fn write_value(call: &Call<'_>, address: u64, value: u64, flags: u32, wide: bool
 /// The address of a value: mapped and aligned.
 fn check_address(call: &Call<'_>, address: u64, wide: bool) -> Res {
     let bytes = if wide { 8 } else { 4 };
-    if !address.is_multiple_of(bytes) || call.core.space.locate(address, bytes).is_err() {
+    let mapped = call.core.space.locate_in(View::Submission, address, bytes).is_ok();
+    if !address.is_multiple_of(bytes) || !mapped {
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     Ok(())

@@ -238,3 +238,67 @@ fn pools_that_cannot_be_are_refused() {
     assert_eq!(code!(rig, cuMemPoolTrimTo(CUmemoryPool(0x1234), 0)), INVALID);
     assert_eq!(code!(rig, cuDeviceSetMemPool(5, out)), CUresult::CUDA_ERROR_INVALID_DEVICE);
 }
+
+#[test]
+fn labels_and_values_name_memory_that_a_stream_has_not_reached() {
+    let rig = Rig::new();
+    let stream = rig.stream();
+    let gate = rig.sim.gate(stream).unwrap();
+    let mut p = 0;
+    ok!(rig, cuMemAllocAsync(&mut p, 64, stream));
+    let extras = rig.driver.table().extras.unwrap();
+    let target = simtile_driver::LabelTarget::Allocation(p);
+    // SAFETY: the table and the state belong together.
+    let code = unsafe { (extras.label)(rig.driver.state(), target, "early") };
+    assert_eq!(code, CUresult::CUDA_SUCCESS);
+    ok!(rig, cuStreamWriteValue32(stream, p, 7, 0));
+    drop(gate);
+    ok!(rig, cuStreamSynchronize(stream));
+    assert_eq!(rig.download(p, 4), 7u32.to_ne_bytes());
+    rig.download(p, 8);
+    assert_eq!(rig.sim.take_reports()[0].labels, ["early"]);
+}
+
+/// Threads on own streams take, fill, check and give back memory of one small pool, so that they get each other's
+/// memory all the time, by luck and by hidden waits.
+#[test]
+fn streams_never_see_each_others_bytes() {
+    let rig = Rig::new();
+    let pool = pool(&rig, 32 * MI);
+    std::thread::scope(|scope| {
+        for number in 0..4u32 {
+            let rig = &rig;
+            scope.spawn(move || {
+                ok!(rig, cuCtxSetCurrent(rig.context));
+                let stream = rig.stream();
+                let host = rig.pinned(4096).cast::<u32>();
+                for round in 0..60 {
+                    let (value, bytes) =
+                        (number << 16 | round, 4 * MI + (round as usize * 7919 % MI) / 4 * 4);
+                    let mut p = 0;
+                    let code = code!(rig, cuMemAllocFromPoolAsync(&mut p, bytes, pool, stream));
+                    if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+                        // The others have it all just now.
+                        ok!(rig, cuStreamSynchronize(stream));
+                        continue;
+                    }
+                    assert_eq!(code, CUresult::CUDA_SUCCESS);
+                    ok!(rig, cuMemsetD32Async(p, value, bytes / 4, stream));
+                    ok!(rig, cuMemcpyDtoHAsync(host.cast(), p + bytes as u64 - 4096, 4096, stream));
+                    ok!(rig, cuMemFreeAsync(p, stream));
+                    if round % 4 == 0 {
+                        ok!(rig, cuStreamSynchronize(stream));
+                        // SAFETY: 4096 bytes of pinned memory, and the copy is done.
+                        let seen = unsafe { std::slice::from_raw_parts(host, 1024) };
+                        assert!(seen.iter().all(|word| *word == value));
+                    }
+                }
+                ok!(rig, cuStreamSynchronize(stream));
+                ok!(rig, cuMemFreeHost(host.cast()));
+            });
+        }
+    });
+    ok!(rig, cuCtxSynchronize());
+    assert_eq!(get(&rig, pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0);
+    assert_eq!(rig.kinds(), []);
+}

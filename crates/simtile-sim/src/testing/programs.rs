@@ -65,7 +65,7 @@ impl Machine {
     fn run(&mut self, number: usize, step: &Step) {
         let (rig, stream) = (&self.rig, self.stream);
         // Every second call has a stream.
-        let with_stream = number % 2 == 0;
+        let with_stream = number.is_multiple_of(2);
         match *step {
             Step::Alloc { bytes, pooled } => {
                 let mut base = 0;
