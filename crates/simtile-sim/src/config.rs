@@ -61,6 +61,11 @@ pub struct SimConfig {
     pub memory: u64,
     /// Whether addresses of freed memory are handed out again, as on a GPU. Default true.
     pub reuse_addresses: bool,
+    /// Whether frees without a stream wait for the whole context, as the real driver does. Default true.
+    pub frees_wait: bool,
+    /// Whether asynchronous copies touch pageable memory after they have returned, as CUDA allows. Default
+    /// false: small uploads are staged, the rest is waited for, as the real driver does.
+    pub pageable_async: bool,
     /// Most steps of one thread (SIMT) or block (Tile) before a kernel counts as endless. Default 2^32.
     pub step_limit: u64,
     /// Host threads that one kernel may use. 0 (default): one a core (at most 8) in [`Mode::Fast`],
@@ -80,6 +85,8 @@ impl Default for SimConfig {
             profile: Profile::H200,
             memory: 4 << 30,
             reuse_addresses: true,
+            frees_wait: true,
+            pageable_async: false,
             step_limit: 1 << 32,
             workers: 0,
             print_reports: true,
@@ -106,7 +113,8 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-const KEYS: &str = "devices, mode, seed, check, profile, memory, addresses, steps, workers, reports";
+const KEYS: &str =
+    "devices, mode, seed, check, profile, memory, addresses, frees, pageable, steps, workers, reports";
 
 impl SimConfig {
     /// Settings from an environment variable; the defaults if it is not set.
@@ -159,6 +167,20 @@ impl SimConfig {
                     "reuse" => true,
                     "fresh" => false,
                     _ => return Err("reuse, fresh"),
+                }
+            }
+            "frees" => {
+                self.frees_wait = match value {
+                    "wait" => true,
+                    "never" => false,
+                    _ => return Err("wait, never"),
+                }
+            }
+            "pageable" => {
+                self.pageable_async = match value {
+                    "staged" => false,
+                    "async" => true,
+                    _ => return Err("staged, async"),
                 }
             }
             "steps" => {
@@ -218,7 +240,7 @@ mod tests {
     #[test]
     fn text_sets_every_key() {
         let config: SimConfig =
-            "devices=2, mode=fifo,seed=7,check=none,profile=h200,memory=512MiB,addresses=fresh,steps=9,workers=3,reports=quiet"
+            "devices=2, mode=fifo,seed=7,check=none,profile=h200,memory=512MiB,addresses=fresh,frees=never,pageable=async,steps=9,workers=3,reports=quiet"
                 .parse()
                 .unwrap();
         let expected = SimConfig {
@@ -229,6 +251,8 @@ mod tests {
             profile: Profile::H200,
             memory: 512 << 20,
             reuse_addresses: false,
+            frees_wait: false,
+            pageable_async: true,
             step_limit: 9,
             workers: 3,
             print_reports: false,

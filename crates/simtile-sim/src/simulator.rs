@@ -153,7 +153,7 @@ impl Simulator {
     }
 
     /// Holds a stream at this point until the gate is opened: what was submitted before runs, what comes
-    /// after waits. Default streams belong to a context, so name them by their own handle values only.
+    /// after waits. Default streams are those of the calling thread's current context.
     ///
     /// # Errors
     /// `CUDA_ERROR_INVALID_HANDLE` for no stream of this driver, or the code of its context's fault.
@@ -312,6 +312,20 @@ impl Builder {
     /// Whether addresses of freed memory are handed out again, as on a GPU (the default).
     pub fn reuse_addresses(mut self, reuse: bool) -> Self {
         self.config.reuse_addresses = reuse;
+        self
+    }
+
+    /// Whether frees without a stream wait for the whole context, as the real driver does (the default). If
+    /// not, memory is gone at once, and work that still uses it faults.
+    pub fn frees_wait(mut self, wait: bool) -> Self {
+        self.config.frees_wait = wait;
+        self
+    }
+
+    /// Whether asynchronous copies from and to pageable memory return at once and touch it later, as CUDA
+    /// allows, instead of staging or waiting as the real driver does (the default).
+    pub fn pageable_async(mut self, later: bool) -> Self {
+        self.config.pageable_async = later;
         self
     }
 

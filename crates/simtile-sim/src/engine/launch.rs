@@ -2,13 +2,14 @@
 
 use crate::check::AccessLog;
 use crate::core::Core;
-use crate::exec::{DeviceTraits, ExecContext, FaultReason, KernelFault, LaunchSpec, Program};
+use crate::exec::{DeviceTraits, ExecContext, FaultReason, Finding, KernelFault, LaunchSpec, Program};
 use crate::memory::{DeviceView, FaultKind, MemoryKind};
 use crate::report::Report;
 use simtile_driver::DeclaredAccess;
 use simtile_driver::sys::CUresult;
-use simtile_sync::Arc;
 use simtile_sync::atomic::AtomicBool;
+use simtile_sync::{Arc, Mutex};
+use std::collections::BTreeSet;
 
 /// A loaded image: the program and where its variables lie. Lives as long as a launch needs it, also
 /// after the module was unloaded.
@@ -50,6 +51,8 @@ pub(crate) struct Place<'a> {
 
 /// Bytes of the workspace of cooperative grids.
 const GRID_WORKSPACE: u64 = 64 << 10;
+/// Most places of one launch that findings are told of.
+const MOST_FINDINGS: usize = 100;
 
 impl Launch {
     pub(crate) fn name(&self) -> &str {
@@ -78,7 +81,16 @@ impl Launch {
         } else {
             None
         };
-        let report = |finding| {
+        // A loop finds the same thing over and over: each place in the kernel is told once a launch.
+        let told = Mutex::new(BTreeSet::new());
+        let report = |finding: Finding| {
+            let place = (std::mem::discriminant(&finding.kind), finding.site.instruction.clone());
+            let place = format!("{place:?}");
+            let mut told = told.lock();
+            if told.len() >= MOST_FINDINGS || !told.insert(place) {
+                return;
+            }
+            drop(told);
             core.report(Report::finding(finding).on_stream(Some(stream.to_owned())));
         };
         let print = |bytes: &[u8]| core.printf.write(context, bytes);

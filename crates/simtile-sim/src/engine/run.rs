@@ -8,12 +8,14 @@ use super::work::Work;
 use crate::check::{AccessLog, Who};
 use crate::config::Mode;
 use crate::core::Core;
+use crate::exec::FaultReason;
 use crate::explore::{self, WORKER_NAME};
 use crate::heap::MemoryWork;
 use crate::memory::{DeviceView, FaultKind, MemoryFault};
 use crate::report::{Report, ReportKind};
 use simtile_driver::sys::CUresult;
 use simtile_sync::{Arc, thread, time};
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -164,7 +166,7 @@ impl Core {
             Work::WriteValue { address, .. } => state.order.value_written(*address, uid),
             _ => {}
         }
-        let result = match &work {
+        let run = || match &work {
             Work::WaitValue(wait) => self.peek(device, wait.address, wait.wide).map(drop),
             Work::WriteValue { address, value, wide } => self.poke(device, *address, *value, *wide),
             Work::Memory(work) => work.run(self, &DeviceView::new(&self.space, device)),
@@ -175,9 +177,10 @@ impl Core {
             | Work::Launch(_)
             | Work::Host(_) => Ok(()),
         };
-        let outcome = match result {
-            Ok(()) => Outcome::Done,
-            Err(fault) => memory_outcome(&fault, state.stream_name(uid)),
+        let outcome = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Ok(())) => Outcome::Done,
+            Ok(Err(fault)) => memory_outcome(&fault, state.stream_name(uid)),
+            Err(panic) => panic_outcome(&*panic, state.stream_name(uid)),
         };
         self.retire(state, uid, outcome);
     }
@@ -419,6 +422,8 @@ impl Core {
                     },
                 ) {
                     Ok(()) => Outcome::Done,
+                    // We asked for it, because the context or the driver ends.
+                    Err(fault) if fault.reason == FaultReason::Cancelled => Outcome::Done,
                     Err(fault) => Outcome::Lost(
                         fault_code(&fault.reason),
                         Box::new(Report::fault(&fault).on_stream(Some(job.label.clone()))),
@@ -445,13 +450,14 @@ impl Core {
             | Work::WriteValue { .. }
             | Work::Gate(_) => Outcome::Done,
         };
-        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            let text =
-                format!("the simulator panicked while it ran work: {}", crate::entry::panic_text(&*panic));
-            let report = Report::new(ReportKind::Internal, text).on_stream(Some(job.label.clone()));
-            Outcome::Lost(CUresult::CUDA_ERROR_UNKNOWN, Box::new(report))
-        })
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| panic_outcome(&*panic, job.label.clone()))
     }
+}
+
+fn panic_outcome(panic: &(dyn Any + Send), stream: String) -> Outcome {
+    let text = format!("the simulator panicked while it ran work: {}", crate::entry::panic_text(panic));
+    let report = Report::new(ReportKind::Internal, text).on_stream(Some(stream));
+    Outcome::Lost(CUresult::CUDA_ERROR_UNKNOWN, Box::new(report))
 }
 
 fn memory_outcome(fault: &MemoryFault, stream: String) -> Outcome {

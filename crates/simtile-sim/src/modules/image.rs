@@ -31,6 +31,8 @@ impl Refusal {
 /// Longest image that is read: a wrong header must not run away through memory.
 const MOST_BYTES: usize = 1 << 30;
 const TILE_MAGIC: [u8; 8] = *b"\x7fTileIR\0";
+/// Name of the section with host code, which only Tile cubins have.
+const TILE_SECTION: &[u8] = b"\0.nv.host\0";
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const FATBIN_MAGIC: u32 = 0xba55_ed50;
@@ -258,5 +260,7 @@ fn fat(image: &[u8], traits: DeviceTraits, stand_ins: &super::StandIns) -> Resul
 fn cubin(image: &[u8], stand_ins: &super::StandIns) -> Result<Arc<dyn Program>, Refusal> {
     let cubin = elf::Cubin::parse(image)
         .map_err(|error| Refusal::new(CUresult::CUDA_ERROR_INVALID_IMAGE, error.to_string()))?;
-    stand_ins.program(&cubin)
+    // Tile kernels say the block that they are compiled for, and are launched with one thread.
+    let tile = image.windows(TILE_SECTION.len()).any(|bytes| bytes == TILE_SECTION);
+    stand_ins.program(&cubin, tile)
 }

@@ -92,7 +92,7 @@ impl StandIns {
     }
 
     /// A program for a cubin whose kernels all have stand-ins.
-    pub(super) fn program(&self, cubin: &Cubin) -> Result<Arc<dyn Program>, Refusal> {
+    pub(super) fn program(&self, cubin: &Cubin, tile: bool) -> Result<Arc<dyn Program>, Refusal> {
         let functions = self.functions.lock();
         let mut program = StandInProgram { kernels: Vec::new(), functions: Vec::new() };
         let mut missing = Vec::new();
@@ -104,14 +104,14 @@ impl StandIns {
             let params = entry.params.iter().flatten();
             program.kernels.push(KernelInfo {
                 name: entry.name.clone(),
-                model: KernelModel::Simt,
+                model: if tile { KernelModel::Tile } else { KernelModel::Simt },
                 params: params.map(|p| ParamInfo { offset: word(p.offset), bytes: word(p.size) }).collect(),
                 static_shared_bytes: word(entry.shared_bytes),
                 local_bytes: entry.local_bytes.unwrap_or(0),
                 registers: entry.registers.unwrap_or(32),
                 const_bytes: 0,
-                max_threads: entry.max_block.map(|block| block.iter().product()),
-                required_block: entry.required_block,
+                max_threads: if tile { None } else { entry.max_block.map(|block| block.iter().product()) },
+                required_block: if tile { None } else { entry.required_block },
                 required_cluster: entry.required_cluster,
             });
             program.functions.push(function.clone());

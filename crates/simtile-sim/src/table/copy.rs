@@ -5,7 +5,7 @@
 //! * Ranges are checked at the call; the bytes move when the stream gets there.
 //! * A call without a stream runs on the legacy default stream and waits if the host is involved.
 //! * From pageable memory up to 1 MiB is taken over at the call and the call returns; more is waited for. Into
-//!   pageable memory every copy is waited for.
+//!   pageable memory every copy is waited for. A switch (`SimConfig::pageable_async`) does neither.
 
 use super::memory::unsupported;
 use crate::core::{Res, StreamRef};
@@ -60,7 +60,9 @@ fn submit(call: &Call<'_>, stream: &StreamRef, mut copy: Transfer, returns: Retu
     let core = call.core;
     copy.check(&core.space, View::Submission, stream.context.device).map_err(|_| INVALID)?;
     let mut wait = matches!(copy.to.place, Place::Host(_));
-    if matches!(copy.from.place, Place::Host(_)) && !wait {
+    if returns == Returns::Queued && core.config.pageable_async {
+        wait = false;
+    } else if matches!(copy.from.place, Place::Host(_)) && !wait {
         if returns == Returns::Queued && copy.bytes() <= STAGED {
             // SAFETY: the caller says that the source is readable.
             unsafe { copy.stage() };

@@ -71,13 +71,13 @@ pub(super) fn change(
             let axis = (which.0 - Attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH.0) as usize;
             let size = size?;
             // A compiled-in shape stays.
-            if info.required_cluster.is_some_and(|shape| shape[axis] != size) || size > limits.max_cluster {
+            if info.required_cluster.is_some_and(|shape| shape[axis] != size) {
                 return Err(invalid);
             }
             settings.cluster[axis] = size;
         }
-        Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED if (0..=1).contains(&value) => {
-            settings.non_portable_cluster = value == 1;
+        Attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED => {
+            settings.non_portable_cluster = value != 0;
         }
         Attribute::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE if (0..=2).contains(&value) => {
             settings.cluster_policy = value;

@@ -42,7 +42,9 @@ pub(super) fn free_waiting(call: &Call<'_>, allocation: &Allocation) -> Res {
         call.core.context_of(&state, handle)
     };
     // A context that is gone has no work.
-    if let Ok(context) = context {
+    if let Ok(context) = context
+        && call.core.config.frees_wait
+    {
         call.core.stall(&context)?;
     }
     call.core.space.end(allocation);

@@ -650,3 +650,109 @@ fn destroying_a_context_waits_for_its_work() {
         assert_eq!(code!(rig, cuCtxSynchronize()), CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED);
     }
 }
+
+#[test]
+fn a_stand_in_runs_for_a_kernel_that_is_only_machine_code() {
+    static CUBIN: &[u8] =
+        include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../artifacts/tile_rs/rs_vadd_f32.cubin"));
+    let rig = Rig::new();
+    let mut module = CUmodule::NULL;
+    let refused = code!(rig, cuModuleLoadData(&mut module, CUBIN.as_ptr().cast()));
+    assert_eq!(refused, CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU);
+    let hint = rig.sim.take_reports().remove(0).hint.unwrap();
+    assert!(hint.contains("register_stand_in(\"rs_vadd_f32\""), "{hint}");
+
+    rig.sim.register_stand_in("rs_vadd_f32", |call| {
+        let pointer = |at| call.param(at).map(u64::from_le_bytes);
+        let n = u64::from(u32::from_le_bytes(call.param(8)?));
+        for i in 0..n {
+            let (mut a, mut b) = ([0; 4], [0; 4]);
+            call.read(pointer(0)? + 4 * i, &mut a)?;
+            call.read(pointer(16)? + 4 * i, &mut b)?;
+            let sum = f32::from_le_bytes(a) + f32::from_le_bytes(b);
+            call.write(pointer(32)? + 4 * i, &sum.to_le_bytes())?;
+        }
+        Ok(())
+    });
+    ok!(rig, cuModuleLoadData(&mut module, CUBIN.as_ptr().cast()));
+    let (vadd, stream) = (rig.function(module, "rs_vadd_f32"), rig.stream());
+    let (a, b, c) = (rig.memory(400), rig.memory(400), rig.memory(400));
+    for i in 0..100 {
+        rig.set_word(&a, i, (i as f32).to_bits());
+        rig.set_word(&b, i, 0.5f32.to_bits());
+    }
+    let params = |n| [a.base, n, 1, b.base, n, 1, c.base, n, 1];
+    assert_eq!(rig.launch(vadd, [1; 3], [1; 3], 0, stream, &params(100)), CUresult::CUDA_SUCCESS);
+    ok!(rig, cuStreamSynchronize(stream));
+    assert!((0..100).all(|i| f32::from_bits(rig.word(&c, i)) == i as f32 + 0.5));
+    // Out of bounds, like a kernel's.
+    assert_eq!(rig.launch(vadd, [1; 3], [1; 3], 0, stream, &params(101)), CUresult::CUDA_SUCCESS);
+    assert_eq!(code!(rig, cuStreamSynchronize(stream)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+#[test]
+fn more_local_memory_than_before_waits_for_everything_once() {
+    let rig = Rig::new();
+    let module = rig.module();
+    let local = rig.function(module, "local64k");
+    let (a, b) = (rig.stream(), rig.stream());
+    let gate = rig.sim.gate(a).unwrap();
+    std::thread::scope(|scope| {
+        let rig = &rig;
+        let launch = scope.spawn(move || {
+            ok!(rig, cuCtxSetCurrent(rig.context));
+            rig.run(local, b, &[]);
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!launch.is_finished());
+        gate.open();
+        launch.join().unwrap();
+    });
+    // Not again.
+    let gate = rig.sim.gate(a).unwrap();
+    rig.run(local, b, &[]);
+    ok!(rig, cuStreamSynchronize(b));
+    drop(gate);
+    ok!(rig, cuCtxSynchronize());
+}
+
+#[test]
+fn switches_for_frees_and_pageable_copies() {
+    for wait in [true, false] {
+        let rig = Rig::with(Simulator::builder().frees_wait(wait).pageable_async(!wait));
+        let (stream, mut memory) = (rig.stream(), 0);
+        ok!(rig, cuMemAlloc(&mut memory, 64));
+        let mut host = [0u8; 64];
+        let gate = rig.sim.gate(stream).unwrap();
+        std::thread::scope(|scope| {
+            let (rig, to) = (&rig, host.as_mut_ptr().expose_provenance());
+            let copy = scope.spawn(move || {
+                ok!(rig, cuCtxSetCurrent(rig.context));
+                ok!(rig, cuMemsetD8Async(memory, 7, 64, stream));
+                let to = core::ptr::with_exposed_provenance_mut(to);
+                ok!(rig, cuMemcpyDtoHAsync(to, memory, 64, stream));
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(copy.is_finished(), !wait);
+            if wait {
+                gate.open();
+            }
+            copy.join().unwrap();
+        });
+        gate.open();
+        ok!(rig, cuStreamSynchronize(stream));
+        assert_eq!(host, [7; 64]);
+        let gate = rig.sim.gate(stream).unwrap();
+        std::thread::scope(|scope| {
+            let rig = &rig;
+            let free = scope.spawn(move || {
+                ok!(rig, cuCtxSetCurrent(rig.context));
+                ok!(rig, cuMemFree(memory));
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(free.is_finished(), !wait);
+            gate.open();
+            free.join().unwrap();
+        });
+    }
+}

@@ -89,6 +89,7 @@ fn host_functions_run_in_order_and_may_only_query() {
         let codes = shared.codes.lock().unwrap().clone();
         assert_eq!(codes[0], CUresult::CUDA_SUCCESS);
         assert_eq!(codes[1], CUresult::CUDA_ERROR_NOT_PERMITTED);
+        assert_eq!(codes[2], CUresult::CUDA_ERROR_NOT_PERMITTED);
         assert_eq!(codes[3], CUresult::CUDA_ERROR_NOT_PERMITTED);
         // Outside again, everything works.
         ok!(rig, cuEventRecord(shared.event, stream));
