@@ -210,6 +210,8 @@ impl Runtime {
 fn notice(why: &str) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| {
+        // What was tried and how it failed is for `Runtime::new`, which fails with it.
+        let why = why.split(';').next().unwrap_or(why);
         eprintln!(
             "simtile: running on the simulated driver ({why}). Set {VARIABLE}=cuda to insist on a GPU."
         );
