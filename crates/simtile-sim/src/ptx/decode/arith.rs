@@ -5,7 +5,7 @@ use super::{Decoder, Result};
 use crate::ptx::code::{LaneFn, Logic, NONE, Op, PredSrc, Special, mode, window};
 use crate::ptx::lanes::convert::{self, Kind};
 use crate::ptx::lanes::{float, half, int, lanes, test};
-use simtile_image::ptx::{Instruction, Operand, Type};
+use simtile_image::ptx::{FunctionKind, Instruction, Operand, Type};
 
 impl Decoder<'_, '_> {
     /// Emits `dst = f(sources)`; missing sources are zero.
@@ -505,6 +505,8 @@ impl Decoder<'_, '_> {
                     "global" | "const" => 0,
                     "shared" | "shared::cta" | "shared::cluster" => window::SHARED,
                     "local" => window::LOCAL,
+                    // The address of a function's parameter is one of its frame.
+                    "param" | "param::func" if self.function.kind == FunctionKind::Func => window::LOCAL,
                     "param" | "param::entry" => window::PARAM,
                     _ => return self.refuse(),
                 };

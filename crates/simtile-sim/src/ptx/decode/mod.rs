@@ -16,7 +16,7 @@ mod tensor;
 use super::code::{Func, Insn, Lanes, NONE, Op, PredSrc};
 use crate::exec::{DeviceTraits, GlobalInfo, KernelInfo, KernelModel, LoadFault, ParamInfo};
 use names::Names;
-use simtile_image::ptx::{Function, FunctionKind, Linkage, Module, Space, Statement, Variable};
+use simtile_image::ptx::{Function, FunctionKind, Linkage, Module, Prototype, Space, Statement, Variable};
 use std::collections::{HashMap, HashSet};
 
 /// Newest PTX of the simulated driver (CUDA 13.0).
@@ -392,7 +392,16 @@ impl<'a, 'm> Decoder<'a, 'm> {
                 self.image.positions.push((index, *line));
             }
             Statement::BranchTargets { name, targets, .. } => self.names.table(name, targets),
-            Statement::CallTargets { .. } => {}
+            Statement::CallTargets { name, targets, line } => {
+                // The first function gives the types of all.
+                let Some(first) =
+                    self.scope.module.functions.iter().find(|f| Some(&f.name) == targets.first())
+                else {
+                    return Err(malformed(*line, format!("no function for `{name}`")));
+                };
+                let prototype = Prototype { returns: first.returns.clone(), params: first.params.clone() };
+                self.names.prototype(name, &prototype);
+            }
             Statement::CallPrototype { name, prototype, .. } => self.names.prototype(name, prototype),
             Statement::Instruction(instruction) => {
                 self.line = instruction.line;

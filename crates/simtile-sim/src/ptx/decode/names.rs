@@ -3,7 +3,7 @@
 use super::{Decoder, LabelKey, MOST_LOCAL, MOST_SHARED, Result, is_dynamic, malformed, place, unsupported};
 use crate::ptx::code::{Addr, CONSTANT, NONE, Op, PredSrc, Slot, Space, window};
 use crate::ptx::lanes::half;
-use simtile_image::ptx::{Operand, Prototype, Space as Declared, Statement, Type, Variable};
+use simtile_image::ptx::{FunctionKind, Operand, Prototype, Space as Declared, Statement, Type, Variable};
 use std::collections::{HashMap, HashSet};
 
 /// What a name means.
@@ -426,7 +426,12 @@ impl Decoder<'_, '_> {
         let symbol = self.find(name)?;
         let zero = |s: &mut Self| s.constant(0);
         Ok(match symbol {
-            Symbol::Reg { slot, .. } => (space, Addr { base: slot, offset, frame: false }),
+            Symbol::Reg { slot, .. } => {
+                // The address of a function's parameter is one of its frame.
+                let in_frame = space == Space::Param && self.function.kind == FunctionKind::Func;
+                let space = if in_frame { Space::Local } else { space };
+                (space, Addr { base: slot, offset, frame: false })
+            }
             Symbol::Frame(at) => {
                 let base = zero(self);
                 (Space::Local, Addr { base, offset: offset.wrapping_add(at.into()), frame: true })

@@ -173,9 +173,12 @@ impl Memory<'_, '_> {
         if all_global && self.load_together(cache, width, total, addresses, mask, out)? {
             return Ok(());
         }
+        if space == Space::Shared && self.load_shared(width, total, addresses, mask, out) {
+            return Ok(());
+        }
         for lane in each_lane(mask) {
             let address = addresses[lane];
-            if !address.is_multiple_of(total) {
+            if address & (total - 1) != 0 {
                 return fault(lane as u32, Self::misaligned(address, total));
             }
             let place = self.resolve(space, address);
@@ -186,6 +189,49 @@ impl Memory<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// The case that all lanes read written, aligned bytes of their own block. False if one does not: what is
+    /// wrong is found out lane by lane.
+    fn load_shared(
+        &mut self,
+        width: u32,
+        total: u64,
+        addresses: &Lanes,
+        mask: u32,
+        out: &mut [Lanes],
+    ) -> bool {
+        let shared = &self.blocks[self.block].shared;
+        let check = self.worker.run.ctx.check_uninitialised;
+        for lane in each_lane(mask) {
+            let address = addresses[lane];
+            if address & (total - 1) != 0 || address.saturating_add(total) > shared.len() as u64 {
+                return false;
+            }
+            if check && shared.first_unwritten(address as usize, total as usize).is_some() {
+                return false;
+            }
+            for (i, out) in out.iter_mut().enumerate() {
+                let at = address as usize + i * width as usize;
+                out[lane] = shared.load(at, width as usize).unwrap_or(0);
+            }
+        }
+        true
+    }
+
+    /// As [`Memory::load_shared`], for stores of one element. Nothing is stored if it returns false.
+    fn store_shared(&mut self, width: u32, addresses: &Lanes, mask: u32, values: &Lanes) -> bool {
+        let shared = &mut self.blocks[self.block].shared;
+        let wide = u64::from(width);
+        let limit = shared.len() as u64;
+        let fits = |a: u64| a & (wide - 1) == 0 && a.saturating_add(wide) <= limit;
+        if !each_lane(mask).all(|l| fits(addresses[l])) {
+            return false;
+        }
+        for lane in each_lane(mask) {
+            let _ = shared.store(addresses[lane] as usize, width as usize, values[lane]);
+        }
+        true
     }
 
     /// The case that all lanes hit one allocation. False if they do not.
@@ -401,9 +447,14 @@ impl Memory<'_, '_> {
         if all_global && self.store_together(cache, width, total, addresses, mask, values)? {
             return Ok(());
         }
+        if let (Space::Shared, [values]) = (space, values)
+            && self.store_shared(width, addresses, mask, values)
+        {
+            return Ok(());
+        }
         for lane in each_lane(mask) {
             let address = addresses[lane];
-            if !address.is_multiple_of(total) {
+            if address & (total - 1) != 0 {
                 return fault(lane as u32, Self::misaligned(address, total));
             }
             let place = self.resolve(space, address);

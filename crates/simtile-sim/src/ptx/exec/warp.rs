@@ -363,8 +363,15 @@ impl Warp {
                         *quantum -= 2 * SPIN;
                     }
                     let addresses = addresses(&access.addr, frame, constants);
-                    let mut out = [[0; 32]; 8];
-                    let out = &mut out[..access.regs.len().min(8)];
+                    // Most loads have one element: clearing room for eight would cost more than they do.
+                    let (mut one, mut many);
+                    let out: &mut [Lanes] = if access.regs.len() == 1 {
+                        one = [[0; 32]];
+                        &mut one
+                    } else {
+                        many = [[0; 32]; 8];
+                        &mut many[..access.regs.len().min(8)]
+                    };
                     let width = u32::from(access.width);
                     let mut memory = Memory {
                         worker: env.worker,
