@@ -244,11 +244,7 @@ fn promises_of_bounds_are_checked() {
     let mut k = K::new("inbounds", &[ptr(&[], F32), tile(&[], I32), ptr(&[], F32)]);
     let (base, index) = (k.args[0], k.args[1]);
     let view = k.tensor(base, &ty, &[], &[]);
-    let view = k.view(
-        Opcode::MakePartitionView,
-        view,
-        Type::PartitionView(partition(&[4], &ty, Some(PaddingValue::Zero))),
-    );
+    let view = k.view(Opcode::MakePartitionView, view, Type::PartitionView(partition(&[4], &ty, None)));
     let value =
         k.load_view(view, &[index], tile(&[4], F32), &[("inbounds", Attribute::dense_bool_array([true]))]);
     k.output(2, value);
