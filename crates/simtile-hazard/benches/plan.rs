@@ -63,7 +63,7 @@ fn submit(c: &mut Criterion) {
             group.bench_function(BenchmarkId::from_parameter(in_flight), |b| {
                 b.iter(|| {
                     n += 1;
-                    let options = Options { seal: n % 8_192 == 0, ..Options::default() };
+                    let options = Options { seal: n.is_multiple_of(8_192), ..Options::default() };
                     let done = tracker.submit(stream, accesses, &options, |_| Ok(()));
                     if let Ok(Submitted { event: Some(event), .. }) = done
                         && options.seal

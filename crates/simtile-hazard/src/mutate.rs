@@ -31,7 +31,7 @@ sites! {
     RequestSeal, RequestFree, RequestClose, ServeSeal, ServeBefore, ServeAfter,
     // Refusals and bounds
     RefuseCapturing, RefuseBorrowedCapturing, RefuseFailed, RefuseHost, RefuseExported, RefuseThread, RefuseAlias,
-    RefuseClosed, PermitStream, PermitContext, PermitWaitValue, QueryBeforeConflict, TaintedFrontier, QuarantineFailed,
+    PermitStream, PermitContext, PermitWaitValue, QueryBeforeConflict, TaintedFrontier, QuarantineFailed,
     QuarantineHost, FreeFollows, FreeTainted, FreeCapturing, FailAxis, ReturnLease,
 }
 

@@ -83,7 +83,7 @@ impl<B: Backend> Inner<B> {
         }
         for &axis in &candidates {
             let Some(stream) = self.axes.stream(axis) else { continue };
-            if stream.kind != StreamKind::Owned {
+            if stream.kind != StreamKind::Owned && site!(FreeTainted) {
                 continue;
             }
             let mine = Later::new(self);
@@ -110,7 +110,7 @@ impl<B: Backend> Inner<B> {
         Retired::Reclaimer
     }
 
-    /// Frees `memory` on this stream if it is ours, open, healthy, not capturing, and follows all `stamps`.
+    /// Frees `memory` on this stream, which is one of ours, if it is open, healthy, not capturing, and follows all `stamps`.
     pub(crate) fn free_here(
         &self,
         stream: &StreamInner<B>,
@@ -118,7 +118,6 @@ impl<B: Backend> Inner<B> {
         memory: B::Memory,
         stamps: &[Stamp],
     ) -> Result<(), B::Memory> {
-        let ours = stream.kind == StreamKind::Owned || !site!(FreeTainted);
         let free_of_capture = state.capture.is_none() || !site!(FreeCapturing);
         let healthy = self.axes.get(stream.axis).is_some_and(|slot| !slot.has(FAILED));
         let follows = !site!(FreeFollows)
@@ -128,9 +127,7 @@ impl<B: Backend> Inner<B> {
                     || self.axes.done(stamp)
             });
         match &state.handle {
-            Some(handle) if ours && free_of_capture && healthy && follows => {
-                self.backend.free(handle, memory)
-            }
+            Some(handle) if free_of_capture && healthy && follows => self.backend.free(handle, memory),
             _ => Err(memory),
         }
     }

@@ -308,8 +308,7 @@ impl<B: Backend> Inner<B> {
     ) -> Result<(), Stop<B>> {
         let slot = match self.axes.get(stream.axis) {
             Some(slot) if state.handle.is_some() => slot,
-            _ if site!(RefuseClosed) => return Err(SubmitError::Closed.into()),
-            _ => return Err(SubmitError::Failed { axis: stream.axis }.into()),
+            _ => return Err(SubmitError::Closed.into()),
         };
         if slot.has(FAILED) && site!(RefuseFailed) {
             self.stats.fire(Rule::RefusedFailed);

@@ -144,3 +144,21 @@ fn a_capture_that_does_not_begin_changes_nothing() {
     lab.submit(&a, &[write(&x)]);
     lab.clean();
 }
+
+#[test]
+fn transitive_waits_vanish_inside_a_capture_too() {
+    let lab = Lab::new();
+    let (a, b, c, x, y) = (lab.stream(), lab.stream(), lab.stream(), lab.region(64), lab.region(64));
+    let running = begin(&lab, &a);
+    running.add_stream(&b.stream, 0).expect("forks");
+    running.add_stream(&c.stream, 0).expect("forks");
+    capture(&lab, &running, &a, &[write(&x)]);
+    capture(&lab, &running, &b, &[read(&x), write(&y)]);
+    capture(&lab, &running, &c, &[read(&y)]);
+    assert_eq!(lab.fired(Rule::CaptureWait), 2);
+    capture(&lab, &running, &c, &[read(&x)]);
+    assert_eq!(lab.fired(Rule::CaptureWait), 2, "C follows B, and B followed A");
+    let (joined, _) = end(&lab, running);
+    assert!(joined.is_some());
+    lab.clean();
+}

@@ -22,7 +22,7 @@ pub type A<'a> = (&'a LabRegion, u64, u64, Mode);
 
 /// A driver call is a place where a model may switch threads.
 fn at_call() {
-    #[cfg(any(loom, shuttle))]
+    #[cfg(shuttle)]
     simtile_sync::thread::yield_now();
 }
 
