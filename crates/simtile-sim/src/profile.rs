@@ -93,7 +93,8 @@ pub(crate) struct Limits {
 
 /// Attribute number and value, in order, where the value is not 0. PCI numbers depend on the device and are
 /// not here. Read from an H200 with driver 580.159 (CUDA 13.0); what is not built (RDMA, sparse and deferred arrays,
-/// timeline semaphores, DMA-BUF, IPC events, fabric handles) is 0.
+/// timeline semaphores, DMA-BUF, IPC events, handles of memory for other processes) is 0. Multicast (132) is built;
+/// the machine that was read has no NVSwitch.
 #[rustfmt::skip]
 const H200: &[(u32, i32)] = &[
     (1, 1024), (2, 1024), (3, 1024), (4, 64), (5, 2147483647), (6, 65535),
@@ -110,10 +111,10 @@ const H200: &[(u32, i32)] = &[
     (74, 32768), (75, 9), (77, 32768), (78, 1), (79, 1), (80, 1),
     (81, 233472), (82, 65536), (83, 1), (87, 2), (89, 1), (90, 1),
     (91, 1), (95, 1), (96, 1), (97, 232448), (99, 1), (102, 1),
-    (103, 1), (106, 32), (107, 1), (108, 39321600), (109, 134217728), 
+    (106, 32), (107, 1), (108, 39321600), (109, 134217728), 
     (111, 1024), (113, 1), (115, 1), 
-    (119, 9), (120, 1), (122, 1),
+    (120, 1), (122, 1),
     (123, 1), (126, 4), (127, 1), 
-    (129, 1), (131, -1), (139, 590680286), (140, 415174878), (141, 1), (142, 1),
+    (129, 1), (131, -1), (132, 1), (139, 590680286), (140, 415174878), (141, 1), (142, 1),
     (144, 1), (145, 1),
 ];
