@@ -156,15 +156,6 @@ impl<T> Handles<T> {
             slot.value.as_ref().map(|value| (self.encode(index, slot.generation), value))
         })
     }
-
-    /// Removes every object that does not satisfy `keep`.
-    pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
-        let gone: Vec<usize> =
-            self.iter().filter(|(_, value)| !keep(value)).map(|(handle, _)| handle).collect();
-        for handle in gone {
-            let _ = self.remove(handle);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 //! * `engine`: streams, and who runs their work;
 //! * `ptx`, `tile`: the interpreters.
 
-// The memory and module families still grow into what is here.
+// Graphs, green contexts and the checks of host accesses and declarations still grow into what is here.
 #![allow(dead_code)]
 
 pub mod check;
