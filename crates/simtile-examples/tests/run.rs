@@ -1,0 +1,56 @@
+//! The examples as a user runs them, on the simulated driver.
+
+use std::process::{Command, Output};
+
+fn run(binary: &str, args: &[&str], settings: &str) -> Output {
+    Command::new(binary)
+        .args(args)
+        .env("SIMTILE_DRIVER", "sim")
+        .env("SIMTILE_SIM", settings)
+        .output()
+        .expect("the example starts")
+}
+
+const INTER_KERNEL: &str = env!("CARGO_BIN_EXE_inter_kernel");
+
+#[test]
+fn inter_kernel_checks_every_value_in_every_mode() {
+    for settings in ["mode=fast", "mode=fifo", "mode=explore,seed=7"] {
+        for (rows, cols) in [("1", "1"), ("7", "33"), ("3", "1024")] {
+            let output = run(INTER_KERNEL, &["--rows", rows, "--cols", cols], settings);
+            let (out, err) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            assert!(output.status.success(), "{settings} {rows} x {cols}: {err}");
+            let count = rows.parse::<u32>().unwrap() * cols.parse::<u32>().unwrap();
+            assert!(out.contains(&format!("all {count} values are right")), "{out}");
+            assert!(out.contains("simulated") && out.contains("Try next"), "{out}");
+            assert!(err.is_empty(), "{err}");
+        }
+    }
+}
+
+#[test]
+fn inter_kernel_refuses_what_its_kernels_only_assume() {
+    for (args, text) in [
+        (["--cols", "1025"], "--cols 1025 is outside 1 to 1024"),
+        (["--cols", "0"], "--cols 0 is outside 1 to 1024"),
+        (["--rows", "0"], "--rows 0 is outside 1 to 2147483647"),
+    ] {
+        let output = run(INTER_KERNEL, &args, "");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(text));
+        assert!(output.stdout.is_empty());
+    }
+    // More than the device has: an error of the allocation, not a crash.
+    let output = run(INTER_KERNEL, &["--rows", "20000", "--cols", "1024"], "memory=64MiB");
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("out of device memory"), "{text}");
+}
+
+#[test]
+fn vector_add_runs() {
+    let output = run(env!("CARGO_BIN_EXE_vector_add"), &[], "");
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("100003 values"));
+}
