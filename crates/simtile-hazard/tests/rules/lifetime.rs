@@ -146,7 +146,9 @@ fn an_export_is_out_of_safe_use_until_it_is_returned() {
     assert!(matches!(error, SubmitError::Conflict(conflict) if conflict.with == Party::Foreign));
     assert!(lab.tracker.export(&x.region, true).is_err(), "once");
     assert!(lab.tracker.try_host(&Access::whole(&x.region, Mode::Read)).is_err());
+    let records = lab.records();
     lab.tracker.return_export(&x.region, Some(&b.stream)).expect("returned");
+    assert_eq!(lab.records(), records + 1, "sealed there and then, behind the consumer's work");
     let after = lab.submit(&a, &[read(&x)]);
     assert_eq!(after.waits[0].after.axis, b.stream.axis(), "the consumer's stream is its stamp");
 }
@@ -189,5 +191,27 @@ fn a_synchronisation_of_everything_completes_what_was_before_it_and_no_more() {
     lab.tracker.end_synchronize_all(mark);
     assert!(lab.tracker.is_complete(before.stamp));
     assert!(!lab.tracker.is_complete(meanwhile.stamp));
+    lab.clean();
+}
+
+#[test]
+fn an_export_waits_for_a_reader_between_its_plan_and_its_enqueue() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    std::thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let tracker = &lab.tracker;
+        let region = &x.region;
+        lab.submit_running(&a, &[read(&x)], &Options::default(), || {
+            scope.spawn(move || {
+                let stamps = tracker.export(region, false).expect("free");
+                let _ = tell.send(stamps);
+            });
+            let early = told.recv_timeout(std::time::Duration::from_millis(50));
+            assert!(early.is_err(), "its stamps would lack this reader");
+        })
+        .expect("submitted");
+        assert_eq!(told.recv().expect("exported").len(), 1);
+    });
     lab.clean();
 }
