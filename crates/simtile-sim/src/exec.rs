@@ -43,6 +43,8 @@ pub struct KernelInfo {
     pub registers: u32,
     /// Constant memory, bytes.
     pub const_bytes: u32,
+    /// Architecture that the source was written for, as 90 for `sm_90`; `None`: the device's.
+    pub virtual_architecture: Option<u32>,
     /// `.maxntid`: most threads per block.
     pub max_threads: Option<u32>,
     /// `.reqntid`: exact block shape.

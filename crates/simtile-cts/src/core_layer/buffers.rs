@@ -208,7 +208,12 @@ fn stats_count_what_lives(cx: &Cx) -> Check {
     let buffer = DeviceBuffer::<u64>::zeroed(&core.stream, 1000)?;
     let with = core.context.stats();
     ensure_eq!(with.live_allocations, before.live_allocations + 1, "live allocations");
-    ensure_eq!(with.live_bytes, before.live_bytes + 8000, "live bytes");
+    // The allocation may be larger than the buffer.
+    ensure!(
+        (8000..=65536).contains(&(with.live_bytes - before.live_bytes)),
+        "{} live bytes for a buffer of 8000",
+        with.live_bytes - before.live_bytes
+    );
     drop(buffer);
     let after = core.context.stats();
     ensure_eq!(after.live_allocations, before.live_allocations, "live allocations after a drop");

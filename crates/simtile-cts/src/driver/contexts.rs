@@ -212,6 +212,13 @@ fn scheduling_flags(cx: &Cx) -> Check {
         CUctx_flags::CU_CTX_SCHED_BLOCKING_SYNC.0,
         "scheduling flags"
     );
+    ok!(cx, cuCtxSetFlags(CUctx_flags::CU_CTX_SCHED_YIELD.0))?;
+    ok!(cx, cuCtxGetFlags(&mut flags))?;
+    ensure_eq!(
+        flags & CUctx_flags::CU_CTX_SCHED_MASK.0,
+        CUctx_flags::CU_CTX_SCHED_YIELD.0,
+        "scheduling flags after setting them"
+    );
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! Virtual memory: reserve, create, map, allow.
 
-use crate::frame::{Check, Cx, Need, same};
+use crate::frame::{Check, Cx, Need, Stop, same};
 use crate::gpu::Gpu;
-use crate::{code, ensure, ensure_eq, ok};
+use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 
 const VMM: Need = Need::Attribute(
@@ -294,7 +294,11 @@ fn file_descriptor_round_trip(cx: &Cx) -> Check {
     let mut handle = 0;
     ok!(cx, cuMemCreate(&mut handle, vmm.page, &property(vmm.gpu.device, kind), 0))?;
     let mut descriptor = -1i32;
-    ok!(cx, cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, kind, 0))?;
+    let code = cu!(cx, cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, kind, 0));
+    if cx.simulator().is_some() && code == CUresult::CUDA_ERROR_NOT_SUPPORTED {
+        return Err(Stop::unsupported("the simulator shares no memory between processes"));
+    }
+    ensure_eq!(code, CUresult::CUDA_SUCCESS, "export as a file descriptor");
     ensure!(descriptor >= 0, "file descriptor {descriptor}");
     let mut imported = 0;
     ok!(

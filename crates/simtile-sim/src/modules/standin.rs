@@ -110,6 +110,7 @@ impl StandIns {
                 local_bytes: entry.local_bytes.unwrap_or(0),
                 registers: entry.registers.unwrap_or(32),
                 const_bytes: 0,
+                virtual_architecture: None,
                 max_threads: if tile { None } else { entry.max_block.map(|block| block.iter().product()) },
                 required_block: if tile { None } else { entry.required_block },
                 required_cluster: entry.required_cluster,

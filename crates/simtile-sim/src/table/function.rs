@@ -25,9 +25,8 @@ pub(super) fn attribute(
         Attribute::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES => info.const_bytes,
         Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES => info.local_bytes,
         Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS => info.registers,
-        Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION | Attribute::CU_FUNC_ATTRIBUTE_BINARY_VERSION => {
-            major * 10 + minor
-        }
+        Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION => info.virtual_architecture.unwrap_or(major * 10 + minor),
+        Attribute::CU_FUNC_ATTRIBUTE_BINARY_VERSION => major * 10 + minor,
         Attribute::CU_FUNC_ATTRIBUTE_CACHE_MODE_CA
         | Attribute::CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET => 0,
         Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => settings.max_dynamic_shared,
@@ -103,7 +102,8 @@ fn warps_by_registers(registers: u32, limits: &Limits) -> u32 {
 
 /// Blocks that fit into a multiprocessor but for their shared memory. 0 if not even one does.
 fn blocks_without_shared(info: &KernelInfo, limits: &Limits, threads: u32) -> u32 {
-    if threads == 0 || threads > max_threads(info, limits) {
+    // Measured: the kernel's own bound is not looked at, only the device's and the registers.
+    if threads == 0 || threads > limits.threads_per_block {
         return 0;
     }
     let warps = threads.div_ceil(limits.warp);

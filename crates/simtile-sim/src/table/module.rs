@@ -205,6 +205,9 @@ entries! {
     fn cuModuleGetFunction(call, out: *mut CUfunction, handle: CUmodule, name: *const c_char) {
         out.check()?;
         let name = name.text()?;
+        if name.is_empty() {
+            return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
+        }
         let found = call.core.modules.module(handle, |module| {
             let at = module.loaded.program.kernels().iter().position(|kernel| kernel.name == name)?;
             module.functions.get(at).copied()

@@ -42,6 +42,7 @@ fn kernel(name: &str, params: &[u32]) -> KernelInfo {
         local_bytes: 0,
         registers: 16,
         const_bytes: 0,
+        virtual_architecture: None,
         max_threads: None,
         required_block: None,
         required_cluster: None,

@@ -248,6 +248,7 @@ impl Lower<'_> {
             local_bytes: 0,
             registers: 128,
             const_bytes: 0,
+            virtual_architecture: None,
             max_threads: None,
             required_block: Some([1, 1, 1]),
             required_cluster: None,

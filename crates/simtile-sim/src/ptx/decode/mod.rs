@@ -61,7 +61,7 @@ struct Scope<'m> {
 pub(super) fn image(text: &str, traits: &DeviceTraits) -> Result<Image> {
     let module = Module::parse(text)
         .map_err(|e| malformed(e.line, format!("found {}, expected {}", e.found, e.expected)))?;
-    check_target(&module, traits)?;
+    let architecture = check_target(&module, traits)?;
     let mut image = Image {
         code: Vec::new(),
         funcs: Vec::new(),
@@ -132,7 +132,7 @@ pub(super) fn image(text: &str, traits: &DeviceTraits) -> Result<Image> {
             end = end_of_shared(function, end)?;
             let align = dynamic_alignment(&module, function);
             image.funcs[number].dynamic_shared = end.next_multiple_of(align);
-            let info = kernel_info(function, &image.funcs[number], end)?;
+            let info = kernel_info(function, &image.funcs[number], end, architecture)?;
             image.kernels.push(info);
             image.entries.push(number as u32);
         }
@@ -148,7 +148,8 @@ fn unsupported(line: u32, what: impl Into<String>) -> LoadFault {
     LoadFault::Unsupported { at: line.into(), what: what.into() }
 }
 
-fn check_target(module: &Module, traits: &DeviceTraits) -> Result<()> {
+/// Whether the device runs this module; the architecture it was written for.
+fn check_target(module: &Module, traits: &DeviceTraits) -> Result<u32> {
     if module.version > NEWEST {
         return Err(LoadFault::Version {
             found: format!("PTX {}.{}", module.version.0, module.version.1),
@@ -174,7 +175,7 @@ fn check_target(module: &Module, traits: &DeviceTraits) -> Result<()> {
     if module.address_size != 64 {
         return Err(unsupported(1, "32-bit addresses"));
     }
-    Ok(())
+    Ok(wanted)
 }
 
 /// Offsets of module-scope shared variables; returns where they end.
@@ -265,7 +266,7 @@ fn reach(bodies: &[&Function], scope: &Scope<'_>) -> Vec<bool> {
     uses
 }
 
-fn kernel_info(function: &Function, func: &Func, shared: u32) -> Result<KernelInfo> {
+fn kernel_info(function: &Function, func: &Func, shared: u32, architecture: u32) -> Result<KernelInfo> {
     let signature = function.signature();
     let attributes = &signature.attributes;
     let product = |[x, y, z]: [u32; 3]| x.saturating_mul(y).saturating_mul(z);
@@ -284,9 +285,11 @@ fn kernel_info(function: &Function, func: &Func, shared: u32) -> Result<KernelIn
             .collect(),
         static_shared_bytes: shared,
         local_bytes: func.frame,
-        // What a compiler would allocate is unknown; the hardware has at most 255.
-        registers: attributes.max_registers.unwrap_or(func.regs.clamp(16, 255)).min(255),
+        // What a compiler would allocate is unknown. Virtual registers are many more than that, so the guess
+        // stays at what lets the largest block run; a bound given in the text counts as it is.
+        registers: attributes.max_registers.unwrap_or(func.regs.clamp(16, 64)).min(255),
         const_bytes: 0,
+        virtual_architecture: Some(architecture),
         max_threads: attributes.max_threads.map(product),
         required_block,
         required_cluster,
