@@ -46,10 +46,12 @@ impl fmt::Display for LoadError {
         match self {
             Self::NotFound { tried } => {
                 f.write_str("no CUDA driver library could be opened")?;
-                for (path, why) in tried {
-                    write!(f, "; {}: {why}", path.display())?;
+                match tried.as_slice() {
+                    [] => Ok(()),
+                    // The loader's message names the file already.
+                    [(_, why)] => write!(f, " ({why})"),
+                    [(_, why), rest @ ..] => write!(f, " ({why}; nor in {} other places)", rest.len()),
                 }
-                Ok(())
             }
             Self::SimulatedLibrary { path } => write!(
                 f,
