@@ -99,6 +99,12 @@ impl Bitmap {
         set_bits(&self.chunk(offset / CHUNK_BYTES)[(offset % CHUNK_BYTES / 64) as usize], bits);
     }
 
+    /// How many words [`Bitmap::words`] looks at, about.
+    pub fn span(&self) -> u64 {
+        let chunks = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count() as u64;
+        (self.implied.end - self.implied.start) / 64 + chunks * CHUNK_WORDS as u64
+    }
+
     /// Whether nothing is in the set.
     pub fn is_empty(&self) -> bool {
         self.words().next().is_none()
@@ -106,6 +112,9 @@ impl Bitmap {
 
     /// First offset that is in both sets.
     pub fn first_common(&self, other: &Bitmap) -> Option<u64> {
+        if other.span() < self.span() {
+            return other.first_common(self);
+        }
         self.words().find_map(|(offset, bits)| {
             let common = bits & other.word(offset);
             (common != 0).then(|| offset + u64::from(common.trailing_zeros()))

@@ -92,11 +92,17 @@ impl Layer {
         self.bytes.set(self.touch).word(offset) & !self.gone.word(offset)
     }
 
+    /// The words that both the layer and `other` have bits in: (offset, common bits).
+    fn common<'a>(&'a self, other: &'a Bitmap) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let mine = self.bytes.set(self.touch);
+        // A whole allocation is one side of many comparisons: go through the smaller set.
+        let smaller = if mine.span() < other.span() { mine } else { other };
+        let common = |(offset, _)| (offset, self.word(offset) & other.word(offset));
+        smaller.words().map(common).filter(|&(_, bits)| bits != 0)
+    }
+
     fn first_common(&self, other: &Bitmap) -> Option<u64> {
-        other.words().find_map(|(offset, bits)| {
-            let common = bits & self.word(offset);
-            (common != 0).then(|| offset + u64::from(common.trailing_zeros()))
-        })
+        self.common(other).next().map(|(offset, bits)| offset + u64::from(bits.trailing_zeros()))
     }
 
     fn is_empty(&self) -> bool {
@@ -159,7 +165,7 @@ impl RaceChecker {
                 for layer in layers.iter().filter(|layer| layer.epoch != epoch) {
                     if before.follows(layer.epoch) {
                         if stands_for(touch, layer.touch) {
-                            bytes.words().for_each(|(offset, bits)| layer.gone.set_word(offset, bits));
+                            layer.common(bytes).for_each(|(offset, bits)| layer.gone.set_word(offset, bits));
                         }
                     } else if conflict(layer.touch, touch)
                         && let Some(offset) = layer.first_common(bytes)

@@ -5,7 +5,7 @@ use super::order::Stamp;
 use super::policy::{Candidate, Choice, Running};
 use super::state::{State, StreamState};
 use super::work::Work;
-use crate::check::{AccessLog, Who};
+use crate::check::{AccessLog, TouchMap, Who};
 use crate::config::Mode;
 use crate::core::Core;
 use crate::exec::FaultReason;
@@ -154,8 +154,8 @@ impl Core {
         let Some(stream) = state.streams.get(&uid) else { return };
         let Some(item) = stream.items.front() else { return };
         let device = state.contexts.get(&stream.context).map_or(0, |context| context.device);
-        let (work, record) = (item.work.clone(), item.record.clone());
-        self.start(state, uid);
+        let (work, record, seq) = (item.work.clone(), item.record.clone(), item.seq);
+        let stamp = self.start(state, uid);
         match &work {
             Work::Wait(_) | Work::After(_) => {
                 if let Some(known) = record.as_ref().and_then(|record| record.known()) {
@@ -182,6 +182,14 @@ impl Core {
             Ok(Err(fault)) => memory_outcome(&fault, state.stream_name(uid)),
             Err(panic) => panic_outcome(&*panic, state.stream_name(uid)),
         };
+        if let Work::Memory(MemoryWork::Begin(allocation) | MemoryWork::End(allocation, _)) = &work
+            && self.config.checks.races
+        {
+            // Work on the memory before its beginning or after its end races with them.
+            let whole = Arc::new(TouchMap::whole(allocation.clone()));
+            let stream = state.stream_name(uid);
+            self.compare(state, &stamp, work.describe(), seq, &stream, &[whole]);
+        }
         self.retire(state, uid, outcome);
     }
 
@@ -399,10 +407,21 @@ impl Core {
 
     /// Compares what a piece of work touched with what came before.
     fn judge(&self, state: &mut State, job: &Job, log: AccessLog) {
-        let place = format!("stream {}", job.label);
-        let who = Who { what: job.work.describe(), place, id: job.seq };
-        for race in state.order.ended(&job.stamp, &who, &log.into_maps()) {
-            self.report(Report::race(&race).on_stream(Some(job.label.clone())));
+        self.compare(state, &job.stamp, job.work.describe(), job.seq, &job.label, &log.into_maps());
+    }
+
+    fn compare(
+        &self,
+        state: &mut State,
+        stamp: &Stamp,
+        what: String,
+        id: u64,
+        stream: &str,
+        touched: &[Arc<TouchMap>],
+    ) {
+        let who = Who { what, place: format!("stream {stream}"), id };
+        for race in state.order.ended(stamp, &who, touched) {
+            self.report(Report::race(&race).on_stream(Some(stream.to_owned())));
         }
     }
 
@@ -430,10 +449,12 @@ impl Core {
                     ),
                 }
             }
-            Work::Memory(work) => match work.run(self, &DeviceView::new(&self.space, job.device)) {
-                Ok(()) => Outcome::Done,
-                Err(fault) => memory_outcome(&fault, job.label.clone()),
-            },
+            Work::Memory(work) => {
+                match work.run(self, &DeviceView { log, ..DeviceView::new(&self.space, job.device) }) {
+                    Ok(()) => Outcome::Done,
+                    Err(fault) => memory_outcome(&fault, job.label.clone()),
+                }
+            }
             Work::Host(call) => {
                 let _inside = crate::entry::enter_host_function(self.id);
                 if let Some(function) = call.function {

@@ -7,6 +7,7 @@ mod memory;
 mod pools;
 pub(crate) mod program;
 mod programs;
+mod races;
 mod rules;
 mod streams;
 
