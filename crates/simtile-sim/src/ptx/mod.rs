@@ -14,8 +14,6 @@ mod exec;
 mod lanes;
 mod matrix;
 mod soft;
-#[cfg(test)]
-mod tests;
 
 use crate::exec::{
     DeviceTraits, ExecContext, GlobalInfo, KernelFault, KernelInfo, LaunchSpec, LoadFault, Program,

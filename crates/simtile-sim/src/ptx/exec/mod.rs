@@ -2,7 +2,7 @@
 //!
 //! * [`grid`]: clusters over worker threads, faults, limits;
 //! * [`cluster`]: the blocks of a cluster, their warps in turns, block and cluster barriers;
-//! * [`warp`]: groups of lanes with their program counters, calls, divergence;
+//! * [`warp`]: groups of lanes with their program counters, divergence; [`calls`], [`barriers`];
 //! * [`memory`], [`atomics`], [`copies`], [`together`], [`special`], [`printf`]: what instructions do.
 //!
 //! A cluster runs on one worker, so shared memory needs no locks; global memory is atomic by itself. Lanes of
@@ -11,6 +11,8 @@
 //! is set aside in favour of the others, so a lane that waits for another lane of its warp never starves it.
 
 pub(super) mod atomics;
+pub(super) mod barriers;
+pub(super) mod calls;
 pub(super) mod cluster;
 pub(super) mod copies;
 pub(super) mod grid;

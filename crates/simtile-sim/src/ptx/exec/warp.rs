@@ -1,21 +1,17 @@
 //! A warp: groups of lanes, frames, and the execution of instructions.
 
-use super::cluster::{Barrier, Block, ClusterBarrier};
+use super::calls::add_lane;
+use super::cluster::{Block, ClusterBarrier};
 use super::grid::{Run, Worker};
 use super::memory::{Bytes, Memory};
 use super::{LaneFault, Result, each_lane, fault};
 use crate::exec::{FaultReason, KernelFault};
-use crate::ptx::code::{
-    Actual, Addr, AtomOp, Bar, CONSTANT, Call, Callee, Insn, Lanes, NONE, Op, Passing, PredSrc, Reduce, Slot,
-    window,
-};
+use crate::ptx::code::{Addr, AtomOp, CONSTANT, Insn, Lanes, NONE, Op, PredSrc, Slot};
 
 /// Instructions after which a group lets others of its warp run.
 const QUANTUM: i64 = 20_000;
 /// What an access that a loop may spin on costs of a slice and of a quantum.
 const SPIN: i64 = 64;
-/// Bytes of stack and registers of a thread beyond its entry's own.
-const STACK: u32 = 64 << 10;
 
 /// What a group waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +63,9 @@ pub(super) struct Frame {
     pub regs: Vec<Lanes>,
     pub preds: Vec<u32>,
     /// Start of the function's frame in local memory.
-    base: Lanes,
-    ret: [u32; 32],
-    ret_func: [u32; 32],
+    pub base: Lanes,
+    pub ret: [u32; 32],
+    pub ret_func: [u32; 32],
 }
 
 /// What a warp works on besides itself.
@@ -193,7 +189,7 @@ impl Warp {
         self.groups.iter().any(|g| g.wait == Wait::Ready)
     }
 
-    fn room(&mut self, depth: usize, regs: u32, preds: u32) {
+    pub(super) fn room(&mut self, depth: usize, regs: u32, preds: u32) {
         if self.frames.len() <= depth {
             self.frames.resize_with(depth + 1, Frame::default);
         }
@@ -656,309 +652,6 @@ impl Warp {
 
     pub(super) fn live(&self) -> u32 {
         self.valid & !self.exited
-    }
-
-    /// Arrives at a barrier. True if the lanes have to wait.
-    fn barrier(
-        &mut self,
-        group: &mut Group,
-        mask: u32,
-        bar: &Bar,
-        constants: &[Lanes],
-        env: &mut Env<'_, '_>,
-    ) -> Result<bool> {
-        let frame = &self.frames[group.depth as usize];
-        let first = mask.trailing_zeros();
-        let ids = lanes_of(&frame.regs, constants, bar.id);
-        let id = ids[first as usize] as u32;
-        // Lanes that name another barrier go on their own.
-        let same = each_lane(mask).filter(|&l| ids[l] as u32 == id).fold(0, |m, l| m | 1 << l);
-        let illegal = |text: String| fault(first, FaultReason::IllegalInstruction(text));
-        if id > 15 {
-            return illegal(format!("barrier {id}, the last one is 15"));
-        }
-        let count = match bar.count {
-            NONE => None,
-            slot => Some(lanes_of(&frame.regs, constants, slot)[first as usize] as u32),
-        };
-        if count.is_some_and(|c| c == 0 || c % 32 != 0 || c > 1024) {
-            let text = format!("a barrier for {} threads; a multiple of 32 is needed", count.unwrap_or(0));
-            return illegal(text);
-        }
-        let block = &mut env.blocks[self.block];
-        let warps = block.live.len();
-        let barrier = &mut block.barriers[id as usize];
-        if barrier.arrived.is_empty() {
-            *barrier = Barrier { arrived: vec![0; warps], count, all: true, any: false, trues: 0 };
-        } else if barrier.count != count {
-            return illegal(format!(
-                "barrier {id} for {count:?} threads, others wait for {:?}",
-                barrier.count
-            ));
-        }
-        barrier.arrived[self.index as usize] |= same;
-        if let Some(Reduce { source, .. }) = bar.reduce {
-            let p = pred_of(&frame.preds, source) & same;
-            barrier.all &= p == same;
-            barrier.any |= p != 0;
-            barrier.trues += p.count_ones();
-        }
-        block.dirty = true;
-        if mask != same {
-            self.groups.push(Group { mask: mask & !same, ..*group });
-            group.mask &= !(mask & !same);
-        }
-        if bar.wait {
-            self.keep_waiting(group, same, Wait::Bar(id));
-        }
-        Ok(bar.wait)
-    }
-
-    /// Lets the lanes that wait at a barrier go on, with the results of its reduction. If lanes of this warp
-    /// came to it from different `.aligned` instructions: where, and what is wrong with that.
-    pub(super) fn open(
-        &mut self,
-        id: u32,
-        barrier: &Barrier,
-        worker: &Worker<'_>,
-    ) -> Option<(u32, u32, String)> {
-        let mut place: Option<u32> = None;
-        let mut divergent = None;
-        for at in 0..self.groups.len() {
-            let group = self.groups[at];
-            if group.wait != Wait::Bar(id) {
-                continue;
-            }
-            let insn = &worker.run.image.code[group.pc as usize];
-            let Op::Bar(bar) = &insn.op else { continue };
-            if let Some(Reduce { op, dst, .. }) = bar.reduce {
-                let frame = &mut self.frames[group.depth as usize];
-                let truth = |t: bool| if t { u32::MAX } else { 0 };
-                match op {
-                    None => {
-                        put(&mut frame.regs[dst as usize], &[barrier.trues.into(); 32], group.mask);
-                    }
-                    Some(crate::ptx::code::Logic::And) => {
-                        put_pred(&mut frame.preds, dst, truth(barrier.all), group.mask);
-                    }
-                    Some(_) => put_pred(&mut frame.preds, dst, truth(barrier.any), group.mask),
-                }
-            }
-            if bar.aligned {
-                match place {
-                    None => place = Some(group.pc),
-                    Some(other) if other != group.pc && divergent.is_none() => {
-                        let line = |pc: u32| worker.run.image.code[pc as usize].line;
-                        let text = format!(
-                            "threads of one warp reach barrier {id} at PTX lines {} and {}",
-                            line(other),
-                            line(group.pc)
-                        );
-                        divergent = Some((group.pc, group.mask.trailing_zeros(), text));
-                    }
-                    Some(_) => {}
-                }
-            }
-            self.groups[at].wait = Wait::Ready;
-            self.groups[at].pc += 1;
-        }
-        divergent
-    }
-
-    /// The cluster barrier's phase has ended.
-    pub(super) fn open_cluster(&mut self) {
-        for group in self.groups.iter_mut().filter(|g| g.wait == Wait::Cluster) {
-            group.wait = Wait::Ready;
-        }
-    }
-
-    /// Enters a function, or does a system call.
-    fn call(
-        &mut self,
-        group: &mut Group,
-        mask: u32,
-        call: &Call,
-        constants: &[Lanes],
-        env: &mut Env<'_, '_>,
-    ) -> Result<()> {
-        let run = env.worker.run;
-        let mut split = Vec::new();
-        match call.callee {
-            Callee::Function(number) => split.push(((number, 0), mask)),
-            Callee::Indirect(slot) => {
-                let targets = *lanes_of(&self.frames[group.depth as usize].regs, constants, slot);
-                for lane in each_lane(mask) {
-                    let number = targets[lane].wrapping_sub(window::CODE) / 16;
-                    let func = run.image.funcs.get(number as usize);
-                    let fits = func.is_some_and(|f| f.defined && f.shape == call.shape);
-                    if !fits || !targets[lane].is_multiple_of(16) {
-                        let text = format!("indirect call of {:#x}, no function of this type", targets[lane]);
-                        return fault(lane as u32, FaultReason::IllegalInstruction(text));
-                    }
-                    add_lane(&mut split, (number as u32, 0), lane);
-                }
-            }
-            Callee::Printf | Callee::AssertFail => {
-                self.system_call(group, mask, call, constants, env)?;
-                group.pc += 1;
-                return Ok(());
-            }
-        }
-        let caller_frame = run.image.funcs[group.func as usize].frame;
-        for ((number, _), lanes) in split {
-            let func = &run.image.funcs[number as usize];
-            let depth = group.depth as usize + 1;
-            let cost = func.frame + 16 + 8 * func.regs;
-            self.room(depth, func.regs, func.preds);
-            for lane in each_lane(lanes) {
-                let base = self.frames[depth - 1].base[lane] + u64::from(caller_frame);
-                // Registers of the callers count too: a real stack holds them.
-                let used = base + u64::from(cost) + depth as u64 * u64::from(16 + 8 * func.regs);
-                if used > u64::from(STACK) + u64::from(run.func.frame) {
-                    return fault(lane as u32, FaultReason::StackOverflow);
-                }
-                let end = base as usize + func.frame as usize;
-                self.local[lane].grow(end);
-                self.local[lane].forget(base as usize, end);
-                let frame = &mut self.frames[depth];
-                frame.base[lane] = base;
-                frame.ret[lane] = group.pc + 1;
-                frame.ret_func[lane] = group.func;
-                for passing in &call.args {
-                    self.pass_in(group.depth as usize, lane, base, passing, constants);
-                }
-            }
-            self.groups.push(Group {
-                mask: lanes,
-                pc: func.start,
-                depth: depth as u32,
-                func: number,
-                ..*group
-            });
-        }
-        group.mask &= !mask;
-        group.pc += 1;
-        Ok(())
-    }
-
-    /// Copies one argument of a lane into the callee's frame at `base`.
-    fn pass_in(&mut self, depth: usize, lane: usize, base: u64, p: &Passing, constants: &[Lanes]) {
-        let frame = &self.frames[depth];
-        let to = base as usize + p.offset as usize;
-        match p.actual {
-            Actual::Frame(at) => {
-                let from = frame.base[lane] as usize + at as usize;
-                copy_local(&mut self.local[lane], from, to, p.bytes as usize);
-            }
-            Actual::Reg(slot) => {
-                let value = lanes_of(&frame.regs, constants, slot)[lane];
-                self.local[lane].store(to, p.bytes as usize, value);
-            }
-            Actual::Pred(slot) => {
-                let value = frame.preds[slot as usize] >> lane & 1;
-                self.local[lane].store(to, 1, value.into());
-            }
-            Actual::Sink => {}
-        }
-    }
-
-    /// Copies the results of a call that has returned.
-    fn after_call(&mut self, group: &Group, mask: u32, call: &Call) -> Result<()> {
-        let depth = group.depth as usize;
-        let callee = self.frames.get(depth + 1).map_or([0; 32], |f| f.base);
-        let frame = &mut self.frames[depth];
-        for lane in each_lane(mask) {
-            for p in &call.returns {
-                let from = callee[lane] as usize + p.offset as usize;
-                match p.actual {
-                    Actual::Frame(at) => {
-                        let to = frame.base[lane] as usize + at as usize;
-                        copy_local(&mut self.local[lane], from, to, p.bytes as usize);
-                    }
-                    Actual::Reg(slot) => {
-                        let value = self.local[lane].load(from, p.bytes as usize).unwrap_or(0);
-                        frame.regs[slot as usize][lane] = value;
-                    }
-                    Actual::Pred(slot) => {
-                        let value = self.local[lane].load(from, 1).unwrap_or(0) as u32;
-                        put_pred(&mut frame.preds, slot, value << lane, 1 << lane);
-                    }
-                    Actual::Sink => {}
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Value of a system call's argument.
-    fn argument(&self, depth: usize, lane: usize, p: &Passing, constants: &[Lanes]) -> u64 {
-        let frame = &self.frames[depth];
-        match p.actual {
-            Actual::Frame(at) => {
-                let from = frame.base[lane] as usize + at as usize;
-                self.local[lane].load(from, p.bytes.min(8) as usize).unwrap_or(0)
-            }
-            Actual::Reg(slot) => lanes_of(&frame.regs, constants, slot)[lane],
-            _ => 0,
-        }
-    }
-
-    fn system_call(
-        &mut self,
-        group: &Group,
-        mask: u32,
-        call: &Call,
-        constants: &[Lanes],
-        env: &mut Env<'_, '_>,
-    ) -> Result<()> {
-        let depth = group.depth as usize;
-        for lane in each_lane(mask) {
-            let args: Vec<u64> = call.args.iter().map(|p| self.argument(depth, lane, p, constants)).collect();
-            let mut memory = Memory {
-                worker: env.worker,
-                blocks: env.blocks,
-                block: self.block,
-                local: &mut self.local,
-                pc: group.pc,
-                warp: self.index,
-                strong: false,
-            };
-            if let Callee::AssertFail = call.callee {
-                let text = super::printf::assertion(&mut memory, &args, lane)?;
-                return fault(lane as u32, FaultReason::Assert(text));
-            }
-            let written = super::printf::vprintf(&mut memory, &args, lane)?;
-            let frame = &mut self.frames[depth];
-            for p in &call.returns {
-                match p.actual {
-                    Actual::Frame(at) => {
-                        let to = frame.base[lane] as usize + at as usize;
-                        self.local[lane].store(to, p.bytes.min(8) as usize, written.into());
-                    }
-                    Actual::Reg(slot) => frame.regs[slot as usize][lane] = written.into(),
-                    _ => {}
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn copy_local(local: &mut Bytes, from: usize, to: usize, bytes: usize) {
-    for at in 0..bytes {
-        if local.first_unwritten(from + at, 1).is_none()
-            && let Some(value) = local.load(from + at, 1)
-        {
-            local.store(to + at, 1, value);
-        }
-    }
-}
-
-/// Adds a lane to the group of its key.
-fn add_lane(split: &mut Vec<((u32, u32), u32)>, key: (u32, u32), lane: usize) {
-    match split.iter_mut().find(|(k, _)| *k == key) {
-        Some((_, mask)) => *mask |= 1 << lane,
-        None => split.push((key, 1 << lane)),
     }
 }
 
