@@ -179,7 +179,8 @@ impl<B: Backend> Capture<B> {
     /// Takes another stream into the capture, ordered behind what the origin has captured so far.
     ///
     /// # Errors
-    /// The stream does not take work, or a driver call failed; the stream is as before then.
+    /// The stream does not take work; it is as before then. After a failed driver call it may have joined all the same:
+    /// abandon the capture.
     pub fn add_stream(&self, stream: &Stream<B>, thread: u64) -> Result<(), SubmitError<B>> {
         let mut world = self.world.lock();
         if world.ended {

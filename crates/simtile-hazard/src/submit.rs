@@ -507,6 +507,10 @@ impl<B: Backend> Inner<B> {
                 {
                     self.stats.fire(Rule::SealBeforeWait);
                 }
+                // That took a driver call: the work may have ended meanwhile.
+                if self.axes.done(follow.stamp) {
+                    continue;
+                }
                 state.outside = state.open;
             }
             let Some(handle) = &state.handle else { return Err(SubmitError::Closed.into()) };

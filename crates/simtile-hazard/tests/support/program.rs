@@ -597,8 +597,14 @@ impl Program {
                 && members.iter().all(|member| member.sim != other.sim)
                 && other.stream.kind() == StreamKind::Owned
             {
-                if capture.add_stream(&other.stream, thread).is_ok() {
-                    members.push(other);
+                match capture.add_stream(&other.stream, thread) {
+                    Ok(()) => members.push(other),
+                    Err(SubmitError::Driver { .. }) => {
+                        // The stream may have joined all the same: only ending the capture tells.
+                        capture.abandon(|sim| self.world().end_capture(*sim));
+                        return;
+                    }
+                    Err(_) => {}
                 }
                 continue;
             }
