@@ -38,5 +38,9 @@ fn eight_threads_at_random() {
 
 #[test]
 fn eight_threads_with_rare_switches() {
-    shuttle::check_pct(|| whole_protocol(8, 12), schedules(1_000), 3);
+    // This scheduler is unfair: it may let a thread that yields run for ever. Such a schedule is left after a bound.
+    let mut config = shuttle::Config::new();
+    config.max_steps = shuttle::MaxSteps::ContinueAfter(100_000);
+    let scheduler = shuttle::scheduler::PctScheduler::new(3, schedules(1_000));
+    shuttle::Runner::new(scheduler, config).run(|| whole_protocol(8, 12));
 }
