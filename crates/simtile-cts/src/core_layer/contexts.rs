@@ -174,7 +174,9 @@ fn drop_of_the_last_handle_does_not_wait(cx: &Cx) -> Check {
     let buffer = DeviceBuffer::<u32>::zeroed(&stream, 1000)?;
     // A kernel as gate would belong to another context: a host function holds the stream.
     let (open, opened) = std::sync::mpsc::channel::<()>();
-    stream.launch_host_function(move || drop(opened.recv_timeout(crate::gpu::SOON)))?;
+    stream.launch_host_function(move || {
+        let _ = opened.recv_timeout(crate::gpu::SOON);
+    })?;
     let event = stream.record_event()?;
     ensure!(!event.is_complete()?, "an event behind a gate is complete");
     // If a drop waited for the device, it would never return: the gate opens after it.
