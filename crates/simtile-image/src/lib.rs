@@ -2,7 +2,7 @@
 //!
 //! Pure functions over bytes: no driver, no device, nothing unsafe. No input can crash them.
 //!
-//! * [`check`]: what an image of any format says about itself;
+//! * [`check()`]: what an image of any format says about itself;
 //! * [`ptx`]: lexer, module structure and signatures of PTX text;
 //! * [`elf`], [`fatbin`]: bounds and entries of binary images;
 //! * `tile` (feature): Tile IR bytecode into `cutile_ir::ir::Module`.
