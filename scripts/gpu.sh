@@ -11,11 +11,11 @@ cd "$(dirname "$0")/.."
 limit_mib=60
 
 pack() {
-    cargo build --locked --release -p simtile-cts -p simtile-examples --bins
+    cargo build --locked --release -p simtile-cts -p simtile-examples -p xtask --bins
     rm -rf .gpu
     mkdir -p .gpu
     local target=${CARGO_TARGET_DIR:-target}
-    for binary in simtile-cts inter_kernel vector_add; do
+    for binary in simtile-cts inter_kernel vector_add xtask; do
         # Line tables are for profiling here; they would be most of what travels.
         strip -o ".gpu/$binary" "$target/release/$binary"
     done
@@ -76,6 +76,8 @@ run() {
     step inter_kernel-ragged 120 .gpu/inter_kernel --rows 1023 --cols 997
     step inter_kernel-one 120 .gpu/inter_kernel --rows 1 --cols 1
     step vector_add 120 .gpu/vector_add
+    # Both drivers in one go: the simulator needs seconds.
+    step differential 400 .gpu/xtask differential --out "$out/differential"
 
     local sanitizer
     sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1 || true)

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+mod differential;
 mod layouts;
 mod mutate_hazard;
 mod site_lint;
@@ -11,6 +12,11 @@ mod test;
 type Command = (&'static str, &'static str, fn(&[String]) -> Result<(), String>);
 
 const COMMANDS: &[Command] = &[
+    (
+        "differential",
+        "[--driver cuda|sim|PATH] [--out DIR] [--record FILE] [--compare FILE] [--filter TEXT]",
+        differential::run,
+    ),
     ("layouts", "HEADER", layouts::run),
     ("mutate-hazard", "[--programs N] [--only SITE] [--lint]", mutate_hazard::run),
     ("test", "[--update]", test::run),
