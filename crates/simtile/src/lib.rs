@@ -21,12 +21,23 @@
 //! # Crates behind it
 //! [`types`] (what host and device code share), [`driver`] (the driver API as a table), [`core`](mod@core) (handles,
 //! memory, raw launches), and with the feature `sim` (on by default) `sim`, the simulated driver.
+//!
+//! # Tests
+//! `#[simtile::test(devices = 2, seeds = 100)]` runs a function on a simulated driver of its own, on many schedules, with
+//! every check on. See `testing`.
 #![warn(missing_debug_implementations)]
 #![forbid(unsafe_code)]
 
 mod runtime;
+#[cfg(feature = "sim")]
+pub mod testing;
 
 pub use runtime::{Runtime, RuntimeError};
+
+#[cfg(all(feature = "macros", feature = "sim"))]
+pub use simtile_macros::test;
+#[cfg(feature = "macros")]
+pub use simtile_macros::{DeviceCopy, PointerFree};
 
 pub use simtile_core as core;
 pub use simtile_driver as driver;

@@ -440,4 +440,41 @@ mod tests {
         });
         assert_eq!(outcome.result.unwrap(), 2);
     }
+
+    /// The one that is woken gets its turn while the lock it waits with is still held.
+    #[test]
+    fn a_waker_that_gives_up_its_turn_with_the_lock_stops_nobody() {
+        for seed in 0..40 {
+            let outcome = explore(seed, Strategy::of_seed(seed), || {
+                let shared = Arc::new((
+                    simtile_sync::Mutex::new(false),
+                    simtile_sync::Condvar::new(),
+                    AtomicU32::new(0),
+                ));
+                let waker = {
+                    let shared = shared.clone();
+                    thread::spawn("waker", move || {
+                        let other = simtile_sync::Mutex::new(());
+                        let mut ready = shared.0.lock();
+                        *ready = true;
+                        shared.1.notify_all();
+                        for _ in 0..4 {
+                            drop(other.lock());
+                            shared.2.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                    .unwrap()
+                };
+                let mut ready = shared.0.lock();
+                while !*ready {
+                    shared.1.wait(&mut ready);
+                }
+                drop(ready);
+                waker.join().unwrap();
+                shared.2.load(Ordering::Relaxed)
+            });
+            assert_eq!(outcome.result.unwrap(), 4, "seed {seed}");
+            assert_eq!(outcome.deadlock, None, "seed {seed}");
+        }
+    }
 }

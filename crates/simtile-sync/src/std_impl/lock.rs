@@ -121,9 +121,8 @@ impl Condvar {
     pub fn wait<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>) {
         match hook::current() {
             None => self.0.wait(guard),
-            // Nobody else runs between the unlock and the block, so no notification is lost.
             Some(hook) => {
-                MutexGuard::unlocked(guard, || (hook.block)(self.key(), None));
+                self.block(hook, guard, None);
             }
         }
     }
@@ -138,8 +137,23 @@ impl Condvar {
     pub fn wait_for<T: ?Sized>(&self, guard: &mut MutexGuard<'_, T>, timeout: Duration) -> bool {
         match hook::current() {
             None => self.0.wait_for(guard, timeout).timed_out(),
-            Some(hook) => !MutexGuard::unlocked(guard, || (hook.block)(self.key(), Some(timeout))),
+            Some(hook) => !self.block(hook, guard, Some(timeout)),
         }
+    }
+
+    /// Blocks in a simulation. Returns whether it was woken.
+    #[cold]
+    fn block<T: ?Sized>(&self, hook: &Hook, guard: &mut MutexGuard<'_, T>, limit: Option<Duration>) -> bool {
+        let mutex = MutexGuard::mutex(guard);
+        // Nobody else runs between the unlock and the block, so no notification is lost.
+        MutexGuard::unlocked(guard, || {
+            let woken = (hook.block)(self.key(), limit);
+            // Whoever woke us may have given up its turn with the lock held: taking it for real would stop everybody.
+            while mutex.is_locked() && hook::current().is_some() {
+                yield_turn(hook);
+            }
+            woken
+        })
     }
 
     /// Wakes one waiter.

@@ -1,0 +1,341 @@
+//! Tests on a simulated driver: what [`macro@crate::test`] runs.
+//!
+//! A [`Spec`] says what the driver is and how often the test runs. Each run gets a driver of its own, so tests run in
+//! parallel. A run fails if
+//! * the function panics or returns an error,
+//! * the checker reports anything,
+//! * work is left that does not end,
+//! * nobody can go on (with `seeds`).
+//!
+//! With `seeds` every run is explored: the seed decides which host thread runs and when device work runs, and the same
+//! seed gives the same run again. Threads take part if they are started by [`spawn`].
+
+use crate::sim::explore::{Strategy, explore};
+use crate::sim::{Checks, Mode, Profile, SimConfig, Simulator};
+use crate::{Driver, Runtime};
+use simtile_driver::Entry;
+use simtile_driver::sys::CUresult;
+use std::fmt::{self, Debug};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// The environment variable that chooses one seed.
+const SEED: &str = "SIMTILE_SEED";
+/// How long the work that a test left behind may take to end, by the driver's clock.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Most lines of the trace in a message.
+const LINES: usize = 24;
+
+/// Starts a thread that takes part in the exploration, if there is one.
+///
+/// # Errors
+/// The system's, if it has no more threads.
+pub use simtile_sync::thread::spawn;
+
+/// A call that fails, or that loses the contexts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The `nth` call (1 is the first) of an entry (`None`: of any) fails with this code, without any effect.
+    Fail {
+        /// Which entry.
+        entry: Option<Entry>,
+        /// Which call.
+        nth: u64,
+        /// What it returns.
+        code: CUresult,
+    },
+    /// From the `nth` call of an entry (`None`: of any) on, all contexts are lost with this code.
+    Lose {
+        /// Which entry.
+        entry: Option<Entry>,
+        /// Which call.
+        nth: u64,
+        /// What every call returns from then on.
+        code: CUresult,
+    },
+}
+
+impl Fault {
+    /// The `nth` call (1 is the first) of an entry fails with this code.
+    pub const fn fail(entry: Entry, nth: u64, code: CUresult) -> Self {
+        Self::Fail { entry: Some(entry), nth, code }
+    }
+
+    /// All contexts are lost with this code at the `nth` call (1 is the first) of an entry.
+    pub const fn lose(entry: Entry, nth: u64, code: CUresult) -> Self {
+        Self::Lose { entry: Some(entry), nth, code }
+    }
+}
+
+/// What a test is given.
+#[derive(Debug)]
+pub struct TestCx {
+    runtime: Runtime,
+    simulator: Simulator,
+    seed: Option<u64>,
+}
+
+impl TestCx {
+    /// The runtime.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// The simulator behind it: gates, pause points, reports.
+    pub fn simulator(&self) -> &Simulator {
+        &self.simulator
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> Driver {
+        self.runtime.driver()
+    }
+
+    /// The seed of this run; `None` without `seeds`.
+    pub fn seed(&self) -> Option<u64> {
+        self.seed
+    }
+}
+
+/// What a test function may take.
+pub trait Given<'a> {
+    /// From what there is.
+    fn given(cx: &'a TestCx) -> Self;
+}
+
+impl<'a> Given<'a> for &'a TestCx {
+    fn given(cx: &'a TestCx) -> Self {
+        cx
+    }
+}
+
+impl<'a> Given<'a> for &'a Runtime {
+    fn given(cx: &'a TestCx) -> Self {
+        cx.runtime()
+    }
+}
+
+/// What a test function may return.
+pub trait Verdict {
+    /// Why it failed, if it did.
+    ///
+    /// # Errors
+    /// The text of the error.
+    fn verdict(self) -> Result<(), String>;
+}
+
+impl Verdict for () {
+    fn verdict(self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl<E: Debug> Verdict for Result<(), E> {
+    fn verdict(self) -> Result<(), String> {
+        self.map_err(|error| format!("the test returned {error:?}"))
+    }
+}
+
+/// The driver of a test and how often it runs.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    name: String,
+    config: SimConfig,
+    seeds: Option<u64>,
+    mask: Vec<Entry>,
+    faults: Vec<Fault>,
+    wrong: Option<String>,
+}
+
+/// Why a run failed.
+struct Failure {
+    why: Vec<String>,
+    trace: Option<String>,
+}
+
+impl Spec {
+    /// A test by its module and its name: one device, one run.
+    pub fn new(module: &str, name: &str) -> Self {
+        let path = module.split_once("::").map_or("", |(_, path)| path);
+        let name = if path.is_empty() { name.to_owned() } else { format!("{path}::{name}") };
+        let mut config = SimConfig::default();
+        config.mode = Mode::Fifo;
+        config.checks = Checks::ALL;
+        config.print_reports = false;
+        Self { name, config, seeds: None, mask: Vec::new(), faults: Vec::new(), wrong: None }
+    }
+
+    /// How many devices, at most 64.
+    pub fn devices(mut self, devices: u32) -> Self {
+        self.config.devices = devices.min(64);
+        self
+    }
+
+    /// Runs it with the seeds from 0 to `seeds - 1` (at least one).
+    pub fn seeds(mut self, seeds: u64) -> Self {
+        self.seeds = Some(seeds.max(1));
+        self
+    }
+
+    /// Memory of each device in bytes.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.config.memory = bytes;
+        self
+    }
+
+    /// What the devices look like. A name that there is not fails the test.
+    pub fn profile(mut self, name: &str) -> Self {
+        match Profile::by_name(name) {
+            Some(profile) => self.config.profile = profile,
+            None => {
+                self.wrong = Some(format!("there is no profile {name:?}; there are: {}", Profile::NAMES));
+            }
+        }
+        self
+    }
+
+    /// Entries that the driver does not have.
+    pub fn mask(mut self, entries: &[Entry]) -> Self {
+        self.mask = entries.to_vec();
+        self
+    }
+
+    /// Calls that fail.
+    pub fn faults(mut self, faults: &[Fault]) -> Self {
+        self.faults = faults.to_vec();
+        self
+    }
+
+    /// Runs the test.
+    ///
+    /// # Panics
+    /// If a run fails: this is how a test tells it. The message names the seed and the command that repeats it.
+    pub fn run(&self, test: impl Fn(&TestCx) -> Result<(), String>) {
+        if let Some(wrong) = &self.wrong {
+            std::panic::panic_any(wrong.clone());
+        }
+        let chosen = match std::env::var(SEED) {
+            Ok(text) => match text.parse() {
+                Ok(seed) => Some(seed),
+                Err(_) => {
+                    std::panic::panic_any(format!("{SEED}={text}: a seed is a number from 0 to 2^64-1"))
+                }
+            },
+            Err(_) => None,
+        };
+        let range = match (self.seeds, chosen) {
+            (None, _) => return self.conclude(None, self.once(None, &test)),
+            (Some(_), Some(seed)) => seed..=seed,
+            (Some(seeds), None) => 0..=seeds - 1,
+        };
+        for seed in range {
+            self.conclude(Some(seed), self.once(Some(seed), &test));
+        }
+    }
+
+    fn once(&self, seed: Option<u64>, test: &impl Fn(&TestCx) -> Result<(), String>) -> Result<(), Failure> {
+        let Some(seed) = seed else {
+            let why = self.judged(None, test);
+            return if why.is_empty() { Ok(()) } else { Err(Failure { why, trace: None }) };
+        };
+        let outcome = explore(seed, Strategy::of_seed(seed), || self.judged(Some(seed), test));
+        let mut why = match outcome.result {
+            Ok(why) => why,
+            Err(panic) => vec![format!("panicked outside of the test: {}", text(&*panic))],
+        };
+        if let Some(deadlock) = outcome.deadlock
+            && !why.iter().any(|line| line.contains(&deadlock))
+        {
+            why.push(deadlock);
+        }
+        if why.is_empty() {
+            Ok(())
+        } else {
+            Err(Failure { why, trace: Some(outcome.trace.text().to_owned()) })
+        }
+    }
+
+    /// Runs it once, here, and says what is wrong.
+    fn judged(&self, seed: Option<u64>, test: &impl Fn(&TestCx) -> Result<(), String>) -> Vec<String> {
+        let mut config = self.config.clone();
+        if let Some(seed) = seed {
+            config.mode = Mode::Explore;
+            config.seed = seed;
+        }
+        let simulator = Simulator::new(config);
+        simulator.mask(&self.mask);
+        for fault in &self.faults {
+            match *fault {
+                Fault::Fail { entry: Some(entry), nth, code } => simulator.fail(entry, nth, code),
+                Fault::Fail { entry: None, nth, code } => simulator.fail_any(nth, code),
+                Fault::Lose { entry, nth, code } => simulator.lose_at(entry, nth, code),
+            }
+        }
+        let cx = TestCx { runtime: Runtime::simulated(&simulator), simulator, seed };
+        let mut why = Vec::new();
+        match catch_unwind(AssertUnwindSafe(|| test(&cx))) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => why.push(error),
+            Err(panic) => why.push(format!("the test panicked: {}", text(&*panic))),
+        }
+        if why.is_empty() && !ends(&cx.simulator) {
+            why.push(format!("{} pieces of work are left that do not end", cx.simulator.pending()));
+        }
+        why.extend(cx.simulator.take_reports().iter().map(ToString::to_string));
+        why
+    }
+
+    fn conclude(&self, seed: Option<u64>, result: Result<(), Failure>) {
+        let Err(failure) = result else { return };
+        std::panic::panic_any(Message { spec: self, seed, failure }.to_string());
+    }
+}
+
+/// Whether all queued work ends.
+fn ends(simulator: &Simulator) -> bool {
+    let end = simtile_sync::time::now() + PATIENCE;
+    while simulator.pending() > 0 {
+        if simtile_sync::time::now() > end {
+            return false;
+        }
+        simtile_sync::time::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+fn text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a value that is no text")
+}
+
+struct Message<'a> {
+    spec: &'a Spec,
+    seed: Option<u64>,
+    failure: Failure,
+}
+
+impl fmt::Display for Message<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed", self.spec.name)?;
+        if let Some(seed) = self.seed {
+            write!(f, " with seed {seed}")?;
+        }
+        for line in &self.failure.why {
+            write!(f, "\n  {line}")?;
+        }
+        if let Some(trace) = &self.failure.trace {
+            let lines: Vec<&str> = trace.lines().collect();
+            let from = lines.len().saturating_sub(LINES);
+            write!(f, "\nthe last {} of {} steps:", lines.len() - from, lines.len())?;
+            for line in &lines[from..] {
+                write!(f, "\n  {line}")?;
+            }
+        }
+        f.write_str("\nrepeat it with: ")?;
+        if let Some(seed) = self.seed {
+            write!(f, "{SEED}={seed} ")?;
+        }
+        write!(f, "cargo test {} -- --exact", self.spec.name)
+    }
+}
