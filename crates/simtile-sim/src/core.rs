@@ -79,6 +79,7 @@ impl Core {
             streams: BTreeMap::new(),
             event_handles: Handles::new(Kind::Event, id),
             events: BTreeMap::new(),
+            graphs: engine::graphs::GraphStore::new(id),
             active: BTreeSet::new(),
             running: Vec::new(),
             policy: engine::policy::of(config.mode, config.seed),

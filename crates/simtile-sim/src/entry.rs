@@ -7,6 +7,7 @@
 use crate::config::Mode;
 use crate::control::Verdict;
 use crate::core::{ContextRef, Core, Res, StreamRef};
+use crate::engine::capture::Hazard;
 use crate::handles::BadHandle;
 use crate::report::{Report, ReportKind};
 use crate::simulator::Shell;
@@ -59,7 +60,31 @@ fn dispatch(core: &Arc<Core>, entry: Entry, run: impl FnOnce(&Call<'_>) -> Res) 
     if !core.initialised.load(Ordering::Acquire) && !works_uninitialised(entry) {
         return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED);
     }
+    if unsafe_in_capture(entry) {
+        core.state.lock().refuse_unsafe(Hazard::Call)?;
+    }
     run(&call)
+}
+
+/// Calls that a capture of another stream may forbid, see `engine::capture`.
+fn unsafe_in_capture(entry: Entry) -> bool {
+    matches!(
+        entry,
+        Entry::cuMemAlloc
+            | Entry::cuMemAllocPitch
+            | Entry::cuMemAllocManaged
+            | Entry::cuMemHostAlloc
+            | Entry::cuMemHostRegister
+            | Entry::cuMemHostUnregister
+            | Entry::cuMemFree
+            | Entry::cuMemFreeHost
+            | Entry::cuModuleLoad
+            | Entry::cuModuleLoadData
+            | Entry::cuModuleLoadDataEx
+            | Entry::cuModuleLoadFatBinary
+            | Entry::cuModuleUnload
+            | Entry::cuLibraryUnload
+    )
 }
 
 fn works_uninitialised(entry: Entry) -> bool {

@@ -6,7 +6,7 @@ use crate::exec::{DeviceTraits, ExecContext, FaultReason, Finding, KernelFault, 
 use crate::memory::{DeviceView, FaultKind, MemoryKind};
 use crate::report::Report;
 use simtile_driver::DeclaredAccess;
-use simtile_driver::sys::CUresult;
+use simtile_driver::sys::{CUfunction, CUresult};
 use simtile_sync::atomic::AtomicBool;
 use simtile_sync::{Arc, Mutex};
 use std::collections::BTreeSet;
@@ -21,7 +21,12 @@ pub(crate) struct Loaded {
 }
 
 /// A kernel launch.
+#[derive(Clone)]
 pub(crate) struct Launch {
+    /// As the call named it.
+    pub(crate) function: CUfunction,
+    /// Uid of the function's context.
+    pub(crate) context: u64,
     pub(crate) loaded: Arc<Loaded>,
     pub(crate) kernel: usize,
     pub(crate) grid: [u32; 3],
@@ -57,6 +62,12 @@ const MOST_FINDINGS: usize = 100;
 impl Launch {
     pub(crate) fn name(&self) -> &str {
         self.loaded.program.kernels().get(self.kernel).map_or("?", |kernel| kernel.name.as_str())
+    }
+
+    /// Where each parameter lies in `params`.
+    pub(crate) fn param_offsets(&self) -> impl Iterator<Item = usize> {
+        let kernel = self.loaded.program.kernels().get(self.kernel);
+        kernel.into_iter().flat_map(|kernel| &kernel.params).map(|param| param.offset as usize)
     }
 
     /// Runs the kernel to its end.

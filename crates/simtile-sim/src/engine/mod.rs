@@ -5,6 +5,8 @@
 //! outside of it on worker threads. `Core::changed` is notified whenever host threads may go on,
 //! `Core::work` whenever workers may.
 
+pub(crate) mod capture;
+pub(crate) mod graphs;
 pub(crate) mod launch;
 pub(crate) mod order;
 pub(crate) mod policy;

@@ -67,6 +67,12 @@ impl Order {
         Stamp { epoch, before: clock }
     }
 
+    /// A node of a graph starts, which knows this, on an axis of its own.
+    pub(crate) fn start_node(&self, lane: u64, mut known: VectorClock) -> Stamp {
+        let epoch = known.tick(axis(lane));
+        Stamp { epoch, before: known }
+    }
+
     /// What a stream knows.
     pub(crate) fn of_stream(&self, stream: u64) -> VectorClock {
         self.streams.get(&stream).cloned().unwrap_or_default()
@@ -77,20 +83,18 @@ impl Order {
         self.streams.entry(stream).or_default().join(known);
     }
 
-    /// A stream wrote a value that others may wait for.
-    pub(crate) fn value_written(&mut self, address: u64, stream: u64) {
-        let known = self.of_stream(stream);
-        self.values.entry(address).or_default().join(&known);
+    /// Work that knew this wrote a value that others may wait for.
+    pub(crate) fn value_written(&mut self, address: u64, known: &VectorClock) {
+        self.values.entry(address).or_default().join(known);
     }
 
-    /// A stream saw the value it waited for. The host may have written it as well.
-    pub(crate) fn value_seen(&mut self, address: u64, stream: u64) {
-        let host = self.host.clone();
-        let clock = self.streams.entry(stream).or_default();
-        clock.join(&host);
-        if let Some(known) = self.values.get(&address) {
-            clock.join(known);
+    /// What whoever sees the value knows. The host may have written it as well.
+    pub(crate) fn value_seen(&self, address: u64) -> VectorClock {
+        let mut known = (*self.host).clone();
+        if let Some(written) = self.values.get(&address) {
+            known.join(written);
         }
+        known
     }
 
     /// The host waited for something, or saw that it is over.
@@ -173,10 +177,13 @@ mod tests {
         let mut order = Order::default();
         let host = order.host();
         let a = order.start(1, &host, &[]);
-        order.value_written(0x100, 1);
-        order.value_seen(0x200, 2);
+        let writer = order.of_stream(1);
+        order.value_written(0x100, &writer);
+        let seen = order.value_seen(0x200);
+        order.stream_learns(2, &seen);
         assert!(!follows(&mut order, 2, &a));
-        order.value_seen(0x100, 2);
+        let seen = order.value_seen(0x100);
+        order.stream_learns(2, &seen);
         assert!(follows(&mut order, 2, &a));
     }
 }

@@ -5,7 +5,7 @@ use super::order::Stamp;
 use super::policy::{Candidate, Choice, Running};
 use super::state::{State, StreamState};
 use super::work::Work;
-use crate::check::{AccessLog, TouchMap, Who};
+use crate::check::{AccessLog, TouchMap, VectorClock, Who};
 use crate::config::Mode;
 use crate::core::Core;
 use crate::exec::FaultReason;
@@ -159,11 +159,17 @@ impl Core {
         match &work {
             Work::Wait(_) | Work::After(_) => {
                 if let Some(known) = record.as_ref().and_then(|record| record.known()) {
-                    state.order.stream_learns(uid, known);
+                    learn(state, uid, known);
                 }
             }
-            Work::WaitValue(wait) => state.order.value_seen(wait.address, uid),
-            Work::WriteValue { address, .. } => state.order.value_written(*address, uid),
+            Work::WaitValue(wait) => {
+                let known = state.order.value_seen(wait.address);
+                learn(state, uid, &known);
+            }
+            Work::WriteValue { address, .. } => {
+                let known = knows(state, uid);
+                state.order.value_written(*address, &known);
+            }
             _ => {}
         }
         let run = || match &work {
@@ -207,13 +213,35 @@ impl Core {
             (Some(stream), Some(context)) if stream.is_blocking() => vec![context.legacy],
             _ => Vec::new(),
         };
-        let host = stream.and_then(|stream| stream.items.front()).map(|item| item.host.clone());
-        order.start(uid, &host.unwrap_or_default(), &others)
+        let Some(item) = stream.and_then(|stream| stream.items.front()) else {
+            return order.start(uid, &VectorClock::default(), &others);
+        };
+        let graph = item.graph.as_ref().and_then(|graph| Some((graph, graph.clocks.as_ref()?)));
+        let Some((graph, clocks)) = graph else { return order.start(uid, &item.host, &others) };
+        let mut clocks = clocks.lock();
+        let Some(node) = graph.node else {
+            // The end of the launch follows all of its nodes.
+            clocks.ends.iter().flatten().for_each(|known| order.stream_learns(uid, known));
+            return order.start(uid, &item.host, &others);
+        };
+        // A node follows what came before the launch and its own predecessors, not the nodes that
+        // happened to run earlier.
+        let mut known = match &clocks.base {
+            Some(base) => base.clone(),
+            None => clocks.base.insert(order.start(uid, &item.host, &others).before).clone(),
+        };
+        let earlier = graph.before.iter().chain([&node]).filter_map(|&node| clocks.ends.get(node)?.as_ref());
+        earlier.for_each(|end| known.join(end));
+        let stamp = order.start_node(graph.lane, known);
+        if let Some(end) = clocks.ends.get_mut(node) {
+            *end = Some(stamp.before.clone());
+        }
+        stamp
     }
 
     /// Takes the first item of a stream off, which has ended.
     fn retire(&self, state: &mut State, uid: u64, outcome: Outcome) {
-        let known = state.order.of_stream(uid);
+        let known = knows(state, uid);
         let Some(stream) = state.streams.get_mut(&uid) else { return };
         stream.running = false;
         let context = stream.context;
@@ -472,6 +500,29 @@ impl Core {
             | Work::Gate(_) => Outcome::Done,
         };
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| panic_outcome(&*panic, job.label.clone()))
+    }
+}
+
+/// What the first item of a stream knows: of a graph's node, what that node knows.
+fn knows(state: &State, uid: u64) -> VectorClock {
+    let front = state.streams.get(&uid).and_then(|stream| stream.items.front());
+    let node = front.and_then(|item| item.graph.as_ref()).and_then(|graph| {
+        let clocks = graph.clocks.as_ref()?.lock();
+        clocks.ends.get(graph.node?)?.clone()
+    });
+    node.unwrap_or_else(|| state.order.of_stream(uid))
+}
+
+/// The first item of a stream has waited for something.
+fn learn(state: &mut State, uid: u64, known: &VectorClock) {
+    let front = state.streams.get(&uid).and_then(|stream| stream.items.front());
+    let node = front.and_then(|item| item.graph.as_ref()).and_then(|graph| {
+        let mut clocks = graph.clocks.as_ref()?.lock();
+        clocks.ends.get_mut(graph.node?)?.as_mut()?.join(known);
+        Some(())
+    });
+    if node.is_none() {
+        state.order.stream_learns(uid, known);
     }
 }
 

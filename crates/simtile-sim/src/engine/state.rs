@@ -1,5 +1,7 @@
 //! Everything a simulated driver knows of contexts, streams and events, under one lock.
 
+use super::capture::{Captured, Membership};
+use super::graphs::{GraphItem, GraphStore};
 use super::order::Order;
 use super::policy::{Policy, Running};
 use super::work::{Frontier, Record, Work};
@@ -61,6 +63,8 @@ pub(crate) struct Item {
     pub(crate) record: Option<Arc<Record>>,
     /// What the host knew when it submitted this.
     pub(crate) host: Arc<VectorClock>,
+    /// Its place in a graph's launch.
+    pub(crate) graph: Option<GraphItem>,
 }
 
 /// A stream.
@@ -86,6 +90,10 @@ pub(crate) struct StreamState {
     pub(crate) label: Option<String>,
     /// Values set by `cuStreamSetAttribute`.
     pub(crate) sync_policy: u32,
+    /// The capture it takes part in.
+    pub(crate) capture: Option<Membership>,
+    /// Axes for nodes of graphs that do not follow each other.
+    pub(crate) lanes: Vec<u64>,
 }
 
 impl StreamState {
@@ -102,6 +110,8 @@ pub(crate) struct EventState {
     pub(crate) flags: u32,
     /// The last record, if there was one.
     pub(crate) record: Option<Arc<Record>>,
+    /// The capture it was last recorded in, if that came after the last record.
+    pub(crate) captured: Option<Captured>,
 }
 
 /// A primary context's duties.
@@ -126,6 +136,7 @@ pub(crate) struct State {
     pub(crate) streams: BTreeMap<u64, StreamState>,
     pub(crate) event_handles: Handles<u64>,
     pub(crate) events: BTreeMap<u64, EventState>,
+    pub(crate) graphs: GraphStore,
     /// Streams that have work.
     pub(crate) active: BTreeSet<u64>,
     pub(crate) running: Vec<Running>,

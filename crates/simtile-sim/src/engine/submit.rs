@@ -44,6 +44,9 @@ impl Core {
         stream: &StreamRef,
         work: Work,
     ) -> Res {
+        if state.capture_work(stream, &work)? {
+            return Ok(());
+        }
         let counted = work.counts();
         if counted {
             self.take_place(state, stream)?;
@@ -66,6 +69,7 @@ impl Core {
                 let record = Record::pending((stream.uid, seq), frontier);
                 let event = state.events.get_mut(event).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
                 event.record = Some(record.clone());
+                event.captured = None;
                 Some(record)
             }
             Work::Wait(event) => {
@@ -85,7 +89,7 @@ impl Core {
         if let (Work::Wait(_) | Work::After(_), Some(record)) = (&work, &record) {
             follow(&mut target.frontier, record);
         }
-        target.items.push_back(Item { seq, work, counted, record, host });
+        target.items.push_back(Item { seq, work, counted, record, host, graph: None });
         target.counted += usize::from(counted);
         state.active.insert(stream.uid);
         if counted && let Some(context) = state.contexts.get_mut(&stream.context.uid) {
@@ -99,7 +103,7 @@ impl Core {
         Ok(())
     }
 
-    fn take_place(&self, state: &mut MutexGuard<'_, State>, stream: &StreamRef) -> Res {
+    pub(crate) fn take_place(&self, state: &mut MutexGuard<'_, State>, stream: &StreamRef) -> Res {
         let (uid, context) = (stream.uid, stream.context.uid);
         let mut waits = false;
         let result = self.wait_until(state, |state| {
@@ -173,6 +177,8 @@ impl Core {
     /// As [`Core::stall`].
     pub(crate) fn synchronize_stream(&self, stream: &StreamRef) -> Res {
         let mut state = self.state.lock();
+        state.refuse_capturing(stream.uid)?;
+        state.refuse_implicit(stream)?;
         let before = state.next_seq;
         let (uid, context) = (stream.uid, stream.context.uid);
         self.wait_until(&mut state, |state| !has_before(state, uid, before))?;
@@ -188,6 +194,8 @@ impl Core {
     pub(crate) fn query_stream(&self, stream: &StreamRef) -> Res {
         let mut state = self.state.lock();
         let uid = stream.uid;
+        state.refuse_capturing(uid)?;
+        state.refuse_implicit(stream)?;
         self.wait_until(&mut state, |state| state.streams.get(&uid).is_none_or(|s| s.blocked == 0))?;
         self.context_health(&state, stream.context.uid)?;
         match state.streams.get(&uid) {
@@ -243,6 +251,8 @@ impl Core {
             destroyed: false,
             label: None,
             sync_policy: 1,
+            capture: None,
+            lanes: Vec::new(),
         };
         state.streams.insert(uid, stream);
         Some((uid, handle))
@@ -250,6 +260,7 @@ impl Core {
 
     /// Destroys a stream's handle; what is queued goes on.
     pub(crate) fn drop_stream(&self, state: &mut State, uid: u64) {
+        state.stream_leaves_capture(uid);
         let Some(stream) = state.streams.get_mut(&uid) else { return };
         stream.destroyed = true;
         let (handle, context, idle) = (stream.handle, stream.context, stream.items.is_empty());

@@ -130,6 +130,11 @@ impl<W> Graph<W> {
         Ok(())
     }
 
+    /// Adds a dependency between nodes of this graph that closes no cycle, as the caller knows.
+    pub(crate) fn connect_known(&mut self, edge: Edge) {
+        self.edges.insert((edge.from, edge.to), edge.data);
+    }
+
     /// Removes a dependency.
     ///
     /// # Errors
@@ -228,9 +233,13 @@ impl<W> Graph<W> {
         let index: BTreeMap<NodeId, usize> = order.iter().enumerate().map(|(i, &node)| (node, i)).collect();
         let words = order.len().div_ceil(64);
         let mut before = vec![0u64; words * order.len()];
+        let mut sources: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
+        for &(from, to) in self.edges.keys() {
+            sources.entry(to).or_default().push(from);
+        }
         for (i, &node) in order.iter().enumerate() {
-            for edge in self.edges.range(..).filter(|((_, to), _)| *to == node) {
-                let Some(&j) = index.get(&edge.0.0) else { continue };
+            for from in sources.get(&node).into_iter().flatten() {
+                let Some(&j) = index.get(from) else { continue };
                 for word in 0..words {
                     let inherited = before[j * words + word];
                     before[i * words + word] |= inherited;

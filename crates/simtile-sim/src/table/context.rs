@@ -248,6 +248,7 @@ entries! {
 
     fn cuCtxSynchronize(call) {
         let context = call.context()?;
+        call.core.state.lock().refuse_capturing_in(context.uid)?;
         call.core.synchronize_context(&context)
     }
 

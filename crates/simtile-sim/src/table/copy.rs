@@ -9,6 +9,7 @@
 
 use super::memory::unsupported;
 use crate::core::{Res, StreamRef};
+use crate::engine::capture::Hazard;
 use crate::engine::work::Work;
 use crate::entry::{Call, entries};
 use crate::heap::MemoryWork;
@@ -59,6 +60,10 @@ fn submit(call: &Call<'_>, stream: &StreamRef, mut copy: Transfer, returns: Retu
     }
     let core = call.core;
     copy.check(&core.space, View::Submission, stream.context.device).map_err(|_| INVALID)?;
+    if core.captures(stream) {
+        // A node reads pageable memory at every launch, and nobody waits for a capture.
+        return core.enqueue(stream, Work::Memory(MemoryWork::Transfer(Arc::new(copy))));
+    }
     let mut wait = matches!(copy.to.place, Place::Host(_));
     if returns == Returns::Queued && core.config.pageable_async {
         wait = false;
@@ -86,7 +91,11 @@ fn submit(call: &Call<'_>, stream: &StreamRef, mut copy: Transfer, returns: Retu
 
 fn legacy(call: &Call<'_>) -> Res<StreamRef> {
     let context = call.context()?;
-    call.default_stream(context, false)
+    let stream = call.default_stream(context, false)?;
+    let mut state = call.core.state.lock();
+    state.refuse_implicit(&stream)?;
+    state.refuse_unsafe(Hazard::Call)?;
+    Ok(stream)
 }
 
 fn linear(
@@ -239,7 +248,6 @@ fn rows_3d(c: &CUDA_MEMCPY3D) -> Rows {
 }
 
 /// The work of a copy that a descriptor of three dimensions gives, checked: for graph nodes.
-#[allow(dead_code, reason = "the graph families come later")]
 pub(crate) fn transfer_3d(call: &Call<'_>, copy: &CUDA_MEMCPY3D, device: i32) -> Res<Transfer> {
     let Rows { to, from, width, height, depth } = rows_3d(copy);
     let (to, from) = (to.side(call, width, height)?, from.side(call, width, height)?);

@@ -1,6 +1,8 @@
 //! Events.
 
 use crate::core::Res;
+use crate::engine::capture::Hazard;
+use crate::engine::graphs::NodeWork;
 use crate::engine::state::EventState;
 use crate::engine::work::{Record, Work};
 use crate::entry::{Call, entries, invalid_handle};
@@ -14,13 +16,16 @@ struct EventRef {
     context: u64,
     flags: u32,
     record: Option<Arc<Record>>,
+    captured: Option<u64>,
 }
 
 fn event(call: &Call<'_>, handle: CUevent) -> Res<EventRef> {
     let state = call.core.state.lock();
     let uid = *state.event_handles.get(handle.0).map_err(invalid_handle)?;
     let event = state.events.get(&uid).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-    let found = EventRef { uid, context: event.context, flags: event.flags, record: event.record.clone() };
+    let captured = event.captured.as_ref().map(|captured| captured.id);
+    let record = event.record.clone();
+    let found = EventRef { uid, context: event.context, flags: event.flags, record, captured };
     call.core.context_health(&state, found.context)?;
     Ok(found)
 }
@@ -40,6 +45,16 @@ fn record(call: &Call<'_>, handle: CUevent, stream: CUstream) -> Res {
     call.core.enqueue(&stream, Work::Record(event.uid))
 }
 
+/// Looking at an event: not at a captured one, and not at any while a global capture is under way.
+fn refuse_in_capture(call: &Call<'_>, event: &EventRef) -> Res {
+    let mut state = call.core.state.lock();
+    if let Some(id) = event.captured {
+        state.kill_capture(id);
+        return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT);
+    }
+    state.refuse_unsafe(Hazard::Event)
+}
+
 const DISABLE_TIMING: u32 = CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
 const INTERPROCESS: u32 = CUevent_flags::CU_EVENT_INTERPROCESS.0;
 const ALL_FLAGS: u32 = CUevent_flags::CU_EVENT_BLOCKING_SYNC.0 | DISABLE_TIMING | INTERPROCESS;
@@ -56,7 +71,7 @@ entries! {
         let uid = state.uid();
         let handle = state.event_handles.insert(uid).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
         let handle = CUevent(handle);
-        state.events.insert(uid, EventState { handle, context: context.uid, flags, record: None });
+        state.events.insert(uid, EventState { handle, context: context.uid, flags, record: None, captured: None });
         out.set(handle)
     }
 
@@ -77,7 +92,9 @@ entries! {
     }
 
     fn cuEventQuery(call, handle: CUevent) {
-        match event(call, handle)?.record {
+        let event = event(call, handle)?;
+        refuse_in_capture(call, &event)?;
+        match event.record {
             Some(record) if !record.is_over() => Err(CUresult::CUDA_ERROR_NOT_READY),
             Some(record) => {
                 if let Some(known) = record.known() {
@@ -91,6 +108,7 @@ entries! {
 
     fn cuEventSynchronize(call, handle: CUevent) {
         let event = event(call, handle)?;
+        refuse_in_capture(call, &event)?;
         if let Some(record) = event.record {
             call.core.wait_record(&record, event.context)?;
         }
@@ -106,7 +124,12 @@ entries! {
         // The external flag only means something in a capture.
         match CUevent_record_flags(flags) {
             CUevent_record_flags::CU_EVENT_RECORD_DEFAULT => record(call, handle, stream),
-            CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL => Err(CUresult::CUDA_ERROR_ILLEGAL_STATE),
+            CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL => {
+                let event = event(call, handle)?;
+                let stream = call.stream(stream)?;
+                let mut state = call.core.state.lock();
+                state.capture_node(stream.uid, NodeWork::Record(event.uid))
+            }
             _ => Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         }
     }
@@ -114,6 +137,9 @@ entries! {
     fn cuEventElapsedTime(call, out: *mut f32, start: CUevent, end: CUevent) {
         out.check()?;
         let (start, end) = (event(call, start)?, event(call, end)?);
+        if start.captured.is_some() || end.captured.is_some() {
+            return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT);
+        }
         let (Some(first), Some(last)) = (&start.record, &end.record) else {
             return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
         };

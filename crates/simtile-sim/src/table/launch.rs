@@ -2,7 +2,7 @@
 
 use super::event::event_uid;
 use super::function::{max_threads, occupancy};
-use crate::core::{Res, StreamRef};
+use crate::core::{ContextRef, Res, StreamRef};
 use crate::engine::launch::Launch;
 use crate::engine::work::Work;
 use crate::entry::{Call, Out, entries, thread_number};
@@ -19,10 +19,10 @@ const INVALID_CLUSTER: CUresult = CUresult::CUDA_ERROR_INVALID_CLUSTER_SIZE;
 #[derive(Default)]
 pub(super) struct Attributes {
     pub(super) cluster: Option<[u32; 3]>,
-    cooperative: bool,
-    priority: Option<i32>,
+    pub(super) cooperative: bool,
+    pub(super) priority: Option<i32>,
     /// Events to record after the kernel.
-    events: Vec<CUevent>,
+    pub(super) events: Vec<CUevent>,
 }
 
 /// Reads the attributes of a launch configuration.
@@ -88,10 +88,10 @@ pub(super) fn attributes(config: &CUlaunchConfig) -> Res<Attributes> {
 }
 
 /// Geometry of a launch.
-struct Shape {
-    grid: [u32; 3],
-    block: [u32; 3],
-    dynamic: u32,
+pub(super) struct Shape {
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    pub(super) dynamic: u32,
 }
 
 fn check_shape(call: &Call<'_>, function: &Function, shape: &Shape) -> Res {
@@ -137,6 +137,16 @@ fn cluster(call: &Call<'_>, function: &Function, given: Option<[u32; 3]>, grid: 
         return Err(INVALID_CLUSTER);
     }
     Ok(shape)
+}
+
+/// The cluster of a node's launch when an attribute changes it.
+pub(super) fn checked_cluster(
+    call: &Call<'_>,
+    handle: CUfunction,
+    shape: &Shape,
+    given: [u32; 3],
+) -> Res<[u32; 3]> {
+    cluster(call, &call.core.modules.function(handle)?, Some(given), shape.grid)
 }
 
 /// Ends of the `extra` list, and what its parts are.
@@ -199,27 +209,32 @@ fn buffer(total: usize, extra: &Out<*mut c_void>) -> Res<Vec<u8>> {
     Ok(bytes)
 }
 
-fn launch(
+/// A launch with everything resolved and checked; `context` is the stream's, or the one that a node names. A
+/// null handle of a context means the function's own.
+pub(super) fn prepare(
     call: &Call<'_>,
     handle: CUfunction,
     shape: &Shape,
-    stream: CUstream,
-    attributes: Attributes,
+    context: Option<ContextRef>,
+    attributes: &Attributes,
     list: &Out<*mut c_void>,
     extra: &Out<*mut c_void>,
-) -> Res {
-    let stream: StreamRef = call.stream(stream)?;
+) -> Res<Launch> {
     let function = match call.core.modules.function(handle) {
         Ok(function) => function,
         // A library's kernel: its function in the stream's context.
         Err(code) => {
             let kernel = CUkernel(handle.0);
             call.core.modules.kernel(kernel).map_err(|_| code)?;
-            let function = call.core.modules.kernel_function(call.core, kernel, stream.context)?;
+            let context = match context {
+                Some(context) => context,
+                None => call.context()?,
+            };
+            let function = call.core.modules.kernel_function(call.core, kernel, context)?;
             call.core.modules.function(function)?
         }
     };
-    if function.context.uid != stream.context.uid {
+    if context.is_some_and(|context| context.uid != function.context.uid) {
         return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
     }
     check_shape(call, &function, shape)?;
@@ -235,13 +250,9 @@ fn launch(
             return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
     }
-    let events = attributes.events.iter().map(|&event| event_uid(call, event)).collect::<Res<Vec<_>>>()?;
-    if events.iter().any(|&(_, context)| context != stream.context.uid) {
-        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
-    }
-    grow_local_memory(call, &stream, info.local_bytes)?;
-    let declared = call.core.declared.lock().remove(&(thread_number(), stream.uid));
-    let launch = Launch {
+    Ok(Launch {
+        function: handle,
+        context: function.context.uid,
         loaded: function.loaded.clone(),
         kernel: function.kernel,
         grid: shape.grid,
@@ -251,8 +262,30 @@ fn launch(
         cooperative: attributes.cooperative,
         params,
         priority: attributes.priority,
-        declared,
-    };
+        declared: None,
+    })
+}
+
+fn launch(
+    call: &Call<'_>,
+    handle: CUfunction,
+    shape: &Shape,
+    stream: CUstream,
+    attributes: Attributes,
+    list: &Out<*mut c_void>,
+    extra: &Out<*mut c_void>,
+) -> Res {
+    let stream: StreamRef = call.stream(stream)?;
+    let mut launch = prepare(call, handle, shape, Some(stream.context), &attributes, list, extra)?;
+    let events = attributes.events.iter().map(|&event| event_uid(call, event)).collect::<Res<Vec<_>>>()?;
+    if events.iter().any(|&(_, context)| context != stream.context.uid) {
+        return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
+    }
+    if !call.core.captures(&stream) {
+        let kernel = launch.loaded.program.kernels().get(launch.kernel);
+        grow_local_memory(call, &stream, kernel.map_or(0, |kernel| kernel.local_bytes))?;
+    }
+    launch.declared = call.core.declared.lock().remove(&(thread_number(), stream.uid));
     call.core.enqueue(&stream, Work::Launch(Arc::new(launch)))?;
     events.into_iter().try_for_each(|(event, _)| call.core.enqueue(&stream, Work::Record(event)))
 }

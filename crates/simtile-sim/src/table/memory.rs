@@ -93,6 +93,9 @@ entries! {
         if address == 0 {
             return Ok(());
         }
+        if let Some(result) = call.core.free_graph_memory(address, None) {
+            return result;
+        }
         let allocation = call.core.space.find(address).filter(|a| a.base == address).ok_or(INVALID)?;
         match allocation.kind {
             MemoryKind::Device | MemoryKind::Managed => free_waiting(call, &allocation),

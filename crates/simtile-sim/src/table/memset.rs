@@ -45,6 +45,9 @@ fn set(call: &Call<'_>, stream: Option<CUstream>, fill: Fill) -> Res {
     let (stream, may_wait) = at(call, stream)?;
     let Some(fill) = checked(call, stream.context.device, fill)? else { return Ok(()) };
     call.core.enqueue(&stream, Work::Memory(MemoryWork::Fill(fill)))?;
+    if call.core.captures(&stream) {
+        return Ok(());
+    }
     // Asynchronous unless the host could look at once.
     let target = call.core.space.find(fill.address);
     let waits = target

@@ -13,6 +13,9 @@ mod copy;
 mod device;
 mod event;
 mod function;
+mod graph;
+mod graph_exec;
+mod graph_nodes;
 mod init;
 mod ipc;
 mod launch;
@@ -25,6 +28,7 @@ mod pinned;
 mod pointer;
 mod pool;
 mod stream;
+mod user_object;
 mod vmm;
 
 macro_rules! nothing_built {
@@ -53,6 +57,10 @@ pub(crate) static TABLE: Table = {
     let table = stream::fill(table);
     let table = event::fill(table);
     let table = capture::fill(table);
+    let table = graph::fill(table);
+    let table = graph_nodes::fill(table);
+    let table = graph_exec::fill(table);
+    let table = user_object::fill(table);
     let table = module::fill(table);
     let table = library::fill(table);
     let table = function::fill(table);

@@ -23,6 +23,9 @@ fn allocate(
     if bytes == 0 {
         return out.set(0);
     }
+    if let Some(base) = call.core.capture_allocation(&stream, pool.device, bytes as u64)? {
+        return out.set(base);
+    }
     out.set(call.core.heap.pools.allocate(call.core, &pool, bytes as u64, &stream)?.base)
 }
 
@@ -96,7 +99,13 @@ entries! {
         if address == 0 {
             return Ok(());
         }
-        call.core.heap.pools.free(call.core, address, &stream)
+        if call.core.capture_free(&stream, address)? {
+            return Ok(());
+        }
+        match call.core.free_graph_memory(address, Some(&stream)) {
+            Some(result) => result,
+            None => call.core.heap.pools.free(call.core, address, &stream),
+        }
     }
 
     fn cuMemPoolCreate(call, out: *mut CUmemoryPool, props: *const CUmemPoolProps) {

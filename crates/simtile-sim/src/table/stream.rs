@@ -2,6 +2,7 @@
 
 use super::event::event_uid;
 use crate::core::Res;
+use crate::engine::graphs::NodeWork;
 use crate::engine::work::{Compare, HostCall, WaitValue, Work};
 use crate::entry::{Call, entries};
 use crate::memory::View;
@@ -67,7 +68,8 @@ fn check_address(call: &Call<'_>, address: u64, wide: bool) -> Res {
     Ok(())
 }
 
-fn batch(call: &Call<'_>, op: &CUstreamBatchMemOpParams) -> Res<Option<Work>> {
+/// The work of one operation of a batch, checked.
+pub(super) fn batch(call: &Call<'_>, op: &CUstreamBatchMemOpParams) -> Res<Option<Work>> {
     // SAFETY: every variant begins with its operation.
     let operation = unsafe { op.operation };
     let wide = matches!(
@@ -170,8 +172,12 @@ entries! {
     fn cuStreamWaitEvent(call, handle: CUstream, event: CUevent, flags: c_uint) {
         match CUevent_wait_flags(flags) {
             CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT => {}
-            // Only means something in a capture.
-            CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL => return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE),
+            // Only means something in a capture: a node that waits at every launch.
+            CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL => {
+                let stream = call.stream(handle)?;
+                let (event, _) = event_uid(call, event)?;
+                return call.core.state.lock().capture_node(stream.uid, NodeWork::Wait(event));
+            }
             _ => return Err(CUresult::CUDA_ERROR_INVALID_VALUE),
         }
         let stream = call.stream(handle)?;

@@ -1,6 +1,8 @@
 //! Tests through the table, as host code would call it.
 
+mod capture;
 mod explored;
+mod graphs;
 mod launches;
 mod mapped;
 mod memory;

@@ -213,11 +213,13 @@ fn labels_and_declarations() {
 fn what_is_not_built_says_so() {
     let rig = Rig::new();
     let stream = rig.stream();
-    let mut graph = CUgraph::NULL;
+    let (mut graph, mut conditional) = (CUgraph::NULL, 0);
     let unsupported = CUresult::CUDA_ERROR_NOT_SUPPORTED;
-    assert_eq!(code!(rig, cuGraphCreate(&mut graph, 0)), unsupported);
+    ok!(rig, cuGraphCreate(&mut graph, 0));
+    let code = code!(rig, cuGraphConditionalHandleCreate(&mut conditional, graph, rig.context, 0, 0));
+    assert_eq!(code, unsupported);
+    assert_eq!(rig.sim.reports()[0].kind, crate::ReportKind::Unsupported);
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    assert_eq!(code!(rig, cuStreamBeginCapture(stream, mode)), unsupported);
     let mut status = CUstreamCaptureStatus(9);
     ok!(rig, cuStreamIsCapturing(stream, &mut status));
     assert_eq!(status, CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE);
