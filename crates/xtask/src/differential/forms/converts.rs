@@ -36,17 +36,25 @@ pub(super) fn add(f: &mut Forms) {
             }
         }
         for (from, wa, kind, _) in FLOATS {
+            // PTX has no conversions between bf16 and 8 bits, and no saturation from bf16.
+            let brain = from == "bf16";
+            if brain && wd == 8 {
+                continue;
+            }
             let widths = [wa, 32, 32, register(wd)];
             let e = integers::elem(register(wd));
             for r in INTEGRAL {
                 for ftz in if from == "f32" { &["", ".ftz"][..] } else { &[""] } {
-                    for sat in ["", ".sat"] {
+                    for sat in if brain { &[""][..] } else { &["", ".sat"] } {
                         f.add(format!("cvt.{r}{ftz}{sat}.{to}.{from} d, a;"), widths, [kind, None, None], e);
                     }
                 }
             }
         }
         for (float, wf, _, e) in FLOATS {
+            if float == "bf16" && wd == 8 {
+                continue;
+            }
             for r in ROUNDING {
                 let widths = [register(wd), 32, 32, wf];
                 f.add(format!("cvt.{r}.{float}.{to} d, a;"), widths, [Int(register(wd)), None, None], e);
