@@ -7,8 +7,20 @@ mod support;
 use simtile_hazard::Rule;
 use support::program::Program;
 
+/// Programs that once were judged wrong: a failed fork that had joined all the same, a wait that became needless while the
+/// waiting stream was sealed.
+const REGRESSIONS: &[u64] = &[31_714, 37_878, 59_197];
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn programs_that_were_once_judged_wrong() {
+    for &seed in REGRESSIONS {
+        let (_, violations) = Program::run(seed, false);
+        assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
+    }
 }
 
 #[test]

@@ -4,8 +4,10 @@
 //! and request in the source has a switch, and every switch is asked somewhere.
 
 use crate::site_lint;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Switches that no test can notice, with the reason.
@@ -14,7 +16,8 @@ const EQUIVALENT: &[(&str, &str)] = &[(
     "the announcement stays in the lock word, so the look after unlocking serves the same requests, only later",
 )];
 
-/// A test that takes longer has stopped: with a step left out, somebody waits for ever.
+/// A test executable that takes longer has stopped: with a step left out, somebody waits for ever. That alone does not count
+/// as caught, since a slow machine looks alike.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// See the module.
@@ -48,8 +51,10 @@ pub fn run(args: &[String]) -> Result<(), String> {
         return Ok(());
     }
     let tests = build()?;
-    if let Some((test, how)) = caught_by(&tests, None, programs)? {
-        return Err(format!("{} {how} with nothing left out", name(&test)));
+    match caught_by(&tests, None, programs)? {
+        None => {}
+        Some(Caught::Failed(test)) => return Err(format!("{test} failed with nothing left out")),
+        Some(Caught::Hung(test)) => return Err(format!("{test} hung with nothing left out")),
     }
     let mut survivors = Vec::new();
     let mut caught = 0;
@@ -58,9 +63,13 @@ pub fn run(args: &[String]) -> Result<(), String> {
         let result = caught_by(&tests, Some(site), programs)?;
         let seconds = start.elapsed().as_secs_f64();
         match result {
-            Some((test, how)) => {
+            Some(Caught::Failed(test)) => {
                 caught += 1;
-                println!("{site:<28} caught: {} {how} ({seconds:.1} s)", name(&test));
+                println!("{site:<28} caught: {test} ({seconds:.1} s)");
+            }
+            Some(Caught::Hung(test)) => {
+                println!("{site:<28} HUNG only: {test} ({seconds:.1} s)");
+                survivors.push(site.clone());
             }
             None => match EQUIVALENT.iter().find(|(known, _)| known == site) {
                 Some((_, why)) => println!("{site:<28} equivalent: {why}"),
@@ -119,38 +128,69 @@ fn build() -> Result<Vec<PathBuf>, String> {
     Ok(tests)
 }
 
-/// The first test that fails or hangs without `site`.
-fn caught_by(
-    tests: &[PathBuf],
-    site: Option<&String>,
-    programs: u64,
-) -> Result<Option<(PathBuf, &'static str)>, String> {
+/// How the tests noticed that a step was left out.
+enum Caught {
+    /// This test failed.
+    Failed(String),
+    /// This executable stopped, and no test failed.
+    Hung(String),
+}
+
+/// The first test that fails without `site`; an executable that hangs if none does.
+///
+/// A failure is worth more than a hang: it says what went wrong. So an executable that hangs is not the last word.
+fn caught_by(tests: &[PathBuf], site: Option<&String>, programs: u64) -> Result<Option<Caught>, String> {
+    let mut hung = None;
     for test in tests {
         let mut command = Command::new(test);
         command.env("SIMTILE_HAZARD_PROGRAMS", programs.to_string()).env("RUST_BACKTRACE", "0");
         if let Some(site) = site {
             command.env("SIMTILE_HAZARD_OFF", site);
         }
-        let mut child = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|e| format!("{}: {e}", test.display()))?;
-        let start = Instant::now();
-        loop {
-            if let Some(status) = child.try_wait().map_err(|e| e.to_string())? {
-                if !status.success() {
-                    return Ok(Some((test.clone(), "failed")));
-                }
-                break;
-            }
-            if start.elapsed() > LIMIT {
-                child.kill().map_err(|e| e.to_string())?;
-                child.wait().map_err(|e| e.to_string())?;
-                return Ok(Some((test.clone(), "hung")));
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        match run_until_failure(&mut command).map_err(|e| format!("{}: {e}", test.display()))? {
+            End::Passed => {}
+            End::Failed(case) => return Ok(Some(Caught::Failed(format!("{}: {case}", name(test))))),
+            End::Hung => hung = hung.or(Some(Caught::Hung(name(test)))),
         }
     }
-    Ok(None)
+    Ok(hung)
+}
+
+enum End {
+    Passed,
+    Failed(String),
+    Hung,
+}
+
+/// Runs a test executable to its end, to its first failure, or to [`LIMIT`].
+fn run_until_failure(command: &mut Command) -> std::io::Result<End> {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let (tell, told) = mpsc::channel();
+    let reader = child.stdout.take().map(|stdout| {
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let failed = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"));
+                if let Some(case) = failed {
+                    // Nobody listens any more once the first failure is known.
+                    let _ = tell.send(case.to_owned());
+                }
+            }
+        })
+    });
+    // The sender goes with the end of the output, that is, of the process.
+    let end = match told.recv_timeout(LIMIT) {
+        Ok(case) => End::Failed(case),
+        Err(mpsc::RecvTimeoutError::Timeout) => End::Hung,
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            let status = child.wait()?;
+            return Ok(if status.success() { End::Passed } else { End::Failed(status.to_string()) });
+        }
+    };
+    // It may have ended by itself meanwhile.
+    let _ = child.kill();
+    child.wait()?;
+    if let Some(reader) = reader {
+        let _ = reader.join();
+    }
+    Ok(end)
 }

@@ -20,6 +20,36 @@ fn bump_before_record_a_failed_record_loses_no_work() {
 }
 
 #[test]
+fn work_after_a_seal_is_in_the_next_epoch_and_needs_an_event_of_its_own() {
+    let lab = Lab::new();
+    let (a, b, x, y) = (lab.stream(), lab.stream(), lab.region(64), lab.region(64));
+    let seal = Options { seal: true, ..Options::default() };
+    let first = lab.try_with(&a, &[write(&x)], &seal).expect("sealed");
+    let second = lab.submit(&a, &[write(&y)]);
+    assert!(second.stamp.epoch > first.stamp.epoch);
+    assert_eq!(lab.records(), 1);
+    let follower = lab.submit(&b, &[read(&y)]);
+    assert_eq!(follower.waits[0].after, second.stamp);
+    assert!(lab.records() >= 2, "the first event does not cover it");
+    lab.clean();
+}
+
+#[test]
+fn events_that_have_fired_leave_their_axis_and_are_used_again() {
+    let lab = Lab::with(Config { event_reserve: 4, ..Config::default() });
+    let (a, x) = (lab.stream(), lab.region(64));
+    let seal = Options { seal: true, ..Options::default() };
+    for _ in 0..200 {
+        let done = lab.try_with(&a, &[write(&x)], &seal).expect("submitted");
+        lab.run();
+        assert!(lab.tracker.query(&done.event.expect("sealed")).expect("query"));
+    }
+    let made = lab.fired(Rule::EventsMade) * 4 + lab.fired(Rule::EventMadeLate);
+    assert!(made <= 16, "{made} events for one that is in flight at a time");
+    lab.clean();
+}
+
+#[test]
 fn a_failing_record_that_was_done_all_the_same_covers_nothing_later() {
     let lab = Lab::new();
     let (a, b, x) = (lab.stream(), lab.stream(), lab.region(64));

@@ -204,14 +204,16 @@ fn an_export_waits_for_a_reader_between_its_plan_and_its_enqueue() {
         let region = &x.region;
         lab.submit_running(&a, &[read(&x)], &Options::default(), || {
             scope.spawn(move || {
+                let _ = tell.send(None);
                 let stamps = tracker.export(region, false).expect("free");
-                let _ = tell.send(stamps);
+                let _ = tell.send(Some(stamps));
             });
-            let early = told.recv_timeout(std::time::Duration::from_millis(50));
+            assert!(told.recv().expect("the thread runs").is_none());
+            let early = told.recv_timeout(std::time::Duration::from_millis(100));
             assert!(early.is_err(), "its stamps would lack this reader");
         })
         .expect("submitted");
-        assert_eq!(told.recv().expect("exported").len(), 1);
+        assert_eq!(told.recv().expect("exported").map(|stamps| stamps.len()), Some(1));
     });
     lab.clean();
 }
