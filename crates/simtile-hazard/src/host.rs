@@ -1,7 +1,7 @@
 //! The host as an axis: claims of guards on the host, and regions that foreign code holds.
 
 use crate::backend::Backend;
-use crate::error::{Busy, Step, SubmitError};
+use crate::error::{Busy, Conflict, Party, Step, SubmitError};
 use crate::event::EventRef;
 use crate::ids::{AxisId, Stamp};
 use crate::mode::{Kind, Mode};
@@ -137,7 +137,7 @@ impl<B: Backend> Tracker<B> {
     /// that the foreign code has to follow come back; seals have been asked for.
     ///
     /// # Errors
-    /// The host or foreign code holds it already.
+    /// The host or foreign code holds it already, be it shared: there is one export at a time.
     pub fn export(&self, region: &Region, shared: bool) -> Result<SmallVec<[Stamp; 4]>, SubmitError<B>> {
         let mut guard = region.guard.lock(if site!(GuardExport) { EXCLUSIVE } else { Kind::READ.group() });
         let mode = if shared { Mode::Read } else { Mode::Write };
@@ -146,6 +146,16 @@ impl<B: Backend> Tracker<B> {
         let mut stamps: SmallVec<[Stamp; 4]> = SmallVec::new();
         with_state(&mut guard, |state| {
             self.inner.plan_held(state, &access, kind, None)?;
+            // Two shared exports would be ended by the first return.
+            if state.foreign != Foreign::None {
+                return Err(SubmitError::Conflict(Conflict {
+                    region: region.id(),
+                    stream: None,
+                    mode,
+                    with: Party::Foreign,
+                    their_mode: Mode::Read,
+                }));
+            }
             state.ranges.live(0, region.len(), &self.inner.axes, |entry| {
                 if kind.conflicts(entry.kind) {
                     stamps.push(Stamp { axis: entry.axis, epoch: entry.epoch });

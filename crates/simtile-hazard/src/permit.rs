@@ -6,7 +6,7 @@
 //! A stream counts for itself under its lock. From the context it leases permits in lots, so that a launch on
 //! an unshared stream touches no shared counter.
 
-use crate::axis::FAILED;
+use crate::axis::{AxisSlot, FAILED};
 use crate::backend::Backend;
 use crate::error::{Step, SubmitError};
 use crate::event::EventRef;
@@ -111,7 +111,7 @@ impl<B: Backend> Inner<B> {
         let mut events = SmallVec::new();
         for axis in axes {
             if let Some(slot) = self.axes.get(axis) {
-                if slot.oldest().is_none() {
+                if slot.oldest().is_none() && self.holds_permits(axis, slot) {
                     // Whoever waits for an epoch seals it.
                     self.ask_seal(Stamp { axis, epoch: slot.completed() + 1 });
                 }
@@ -119,6 +119,15 @@ impl<B: Backend> Inner<B> {
             }
         }
         events
+    }
+
+    /// Whether something of this axis is in flight, or may be: its stream is in use just now. An idle one must not be
+    /// sealed: its event fires at once and gives nothing back, and whoever waits for a permit would spin on it.
+    fn holds_permits(&self, axis: AxisId, slot: &AxisSlot<B>) -> bool {
+        let Some(stream) = self.axes.stream(axis) else { return false };
+        let later = Later::new(self);
+        let held = Held::try_new(self, &stream, &later);
+        held.is_none_or(|mut held| held.state().issued > slot.retired())
     }
 
     /// Waits, holding nothing, until a permit may have come back.

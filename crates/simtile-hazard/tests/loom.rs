@@ -1,4 +1,4 @@
-//! Every interleaving of small models, up to two preemptions (`LOOM_MAX_PREEMPTIONS` changes that).
+//! Every interleaving of small models, up to the preemptions that each model names (`LOOM_MAX_PREEMPTIONS` changes that for all).
 //!
 //! Events are made ahead and the driver's part is not a place to switch (each is one step to the oracle): what is tried is the
 //! protocol's own atomics and locks.
@@ -14,9 +14,10 @@ use simtile_hazard::*;
 use std::sync::Arc;
 use support::lab::{Lab, LabRegion, LabStream, read, write};
 
-fn model(body: impl Fn() + Send + Sync + 'static) {
+/// `preemptions`: what fits. One more multiplies the time by twenty.
+fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     builder.max_branches = 50_000;
     builder.check(body);
 }
@@ -59,7 +60,7 @@ fn submit(set: &Set, stream: &LabStream, accesses: &[support::lab::A<'_>]) -> St
 /// Guards: two launches that conflict, from two threads, and a third thread that reads.
 #[test]
 fn launch_launch_launch() {
-    model(|| {
+    model(3, || {
         let set = Arc::new(set());
         let one = Arc::clone(&set);
         let two = Arc::clone(&set);
@@ -75,7 +76,7 @@ fn launch_launch_launch() {
 /// Seals and requests: two threads wait for work on A while a third launches there.
 #[test]
 fn launch_seal_request() {
-    model(|| {
+    model(2, || {
         let set = Arc::new(set());
         let stamp = submit(&set, &set.a, &[write(&set.x)]);
         let one = Arc::clone(&set);
@@ -91,10 +92,28 @@ fn launch_seal_request() {
     });
 }
 
+/// The same with a thread that follows the work from another stream: it seals by try, and starts again if it fails.
+#[test]
+fn launch_follow_request() {
+    model(1, || {
+        let set = Arc::new(set());
+        let stamp = submit(&set, &set.a, &[write(&set.x)]);
+        let one = Arc::clone(&set);
+        let two = Arc::clone(&set);
+        let t1 = thread::spawn(move || submit(&one, &one.a, &[]));
+        let t2 = thread::spawn(move || submit(&two, &two.b, &[read(&two.x)]));
+        drop(set.lab.tracker.settle(stamp));
+        t1.join().expect("no panic");
+        t2.join().expect("no panic");
+        assert!(matches!(set.lab.tracker.settle(stamp), Settled::Pending(_)));
+        set.lab.clean();
+    });
+}
+
 /// A drop finds the stream held: it is freed by the holder or at once, and never lost.
 #[test]
 fn launch_drop_seal() {
-    model(|| {
+    model(3, || {
         let set = Arc::new(set());
         let y = set.lab.region(64);
         submit(&set, &set.a, &[write(&y)]);
@@ -115,7 +134,7 @@ fn launch_drop_seal() {
 /// A stream closes while another follows its last work and a third waits for it.
 #[test]
 fn close_launch_seal() {
-    model(|| {
+    model(2, || {
         let set = Arc::new(set());
         let c = set.lab.stream();
         let stamp = submit(&set, &c, &[write(&set.x)]);
@@ -136,7 +155,7 @@ fn close_launch_seal() {
 /// The host claims while a launch is between its plan and its stamp.
 #[test]
 fn launch_host_launch() {
-    model(|| {
+    model(3, || {
         let set = Arc::new(set());
         let one = Arc::clone(&set);
         let two = Arc::clone(&set);

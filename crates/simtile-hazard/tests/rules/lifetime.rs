@@ -158,6 +158,7 @@ fn a_shared_export_is_read_only_on_both_sides() {
     let lab = Lab::new();
     let (a, x) = (lab.stream(), lab.region(64));
     lab.tracker.export(&x.region, true).expect("free");
+    assert!(lab.tracker.export(&x.region, true).is_err(), "the first return would end both");
     lab.submit(&a, &[read(&x)]);
     assert!(lab.try_with(&a, &[write(&x)], &Options::default()).is_err());
     lab.clean();

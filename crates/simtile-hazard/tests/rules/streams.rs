@@ -169,6 +169,25 @@ fn a_stream_holds_512_and_a_context_4096() {
 }
 
 #[test]
+fn whoever_lacks_a_permit_waits_for_streams_that_hold_some_and_for_no_idle_one() {
+    let lab = Lab::with(Config { context_permits: 8, ..Config::default() });
+    let (a, b, c) = (lab.stream(), lab.stream(), lab.stream());
+    for _ in 0..4 {
+        lab.submit(&a, &[]);
+        lab.submit(&b, &[]);
+    }
+    let Err(SubmitError::Full { events }) = lab.try_with(&c, &[], &Options::default()) else {
+        panic!("the context is full")
+    };
+    let axes: Vec<_> = events.iter().map(|event| event.stamp().axis).collect();
+    assert_eq!(axes, [a.stream.axis(), b.stream.axis()]);
+    assert_eq!(lab.records(), 2, "C has nothing in flight that an event could stand for");
+    lab.run();
+    lab.try_with(&c, &[], &Options::default()).expect("room again");
+    lab.clean();
+}
+
+#[test]
 fn idle_leases_come_back() {
     let lab = Lab::with(Config { context_permits: 24, ..Config::default() });
     let streams: Vec<_> = (0..20).map(|_| lab.stream()).collect();
