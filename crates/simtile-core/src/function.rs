@@ -67,6 +67,11 @@ impl Function {
             let entries = module.info().map(|info| info.entries.as_slice()).unwrap_or_default();
             entries.iter().map(|entry| entry.name.clone()).collect()
         };
+        if name.is_empty() {
+            // Drivers call an empty name an invalid value, which says less.
+            let (module, name) = (module.to_string(), String::new());
+            return Err(ModuleError::NotFound { module, kind: "kernel", name, known: known() });
+        }
         let raw = context.with_current(|driver| {
             let mut raw = CUfunction::NULL;
             // SAFETY: the module is loaded, the name ends with a NUL, the out-pointer is valid for the call.

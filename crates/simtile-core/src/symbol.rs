@@ -4,6 +4,7 @@
 //! follows everything queued through the context's handle and waits before it returns: what is launched later, anywhere, sees it.
 
 use crate::error::{CallError, MemoryError, ModuleError, On};
+use crate::memory::distinct;
 use crate::{Context, Module, Stream};
 use core::fmt;
 use core::marker::PhantomData;
@@ -85,7 +86,7 @@ impl Symbol {
             // SAFETY: the vector has room; the range is inside the symbol; the stream follows all its uses.
             unsafe { context.download(target.cast(), address, bytes, stream.cu_stream()) }
         })?;
-        for index in 0..count {
+        for index in 0..distinct::<T>(count) {
             // SAFETY: all elements were written.
             if !unsafe { T::is_valid(target.add(index)) } {
                 let (buffer, type_name) = (self.to_string(), core::any::type_name::<T>());

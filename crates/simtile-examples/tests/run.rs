@@ -54,3 +54,44 @@ fn vector_add_runs() {
     assert!(output.status.success());
     assert!(String::from_utf8_lossy(&output.stdout).contains("100003 values"));
 }
+
+/// Output that cannot be written, and arguments that are no text, are errors with a message.
+#[cfg(target_os = "linux")]
+#[test]
+fn nothing_panics_where_nothing_can_be_written() {
+    use std::fs::OpenOptions;
+    use std::os::unix::ffi::OsStrExt;
+    let full = || OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for (binary, args) in [
+        (INTER_KERNEL, &["--rows", "1", "--cols", "1"][..]),
+        (INTER_KERNEL, &["--help"]),
+        (env!("CARGO_BIN_EXE_vector_add"), &[]),
+    ] {
+        let mut command = Command::new(binary);
+        command.args(args).env("SIMTILE_DRIVER", "sim").env_remove("SIMTILE_SIM").stdout(full());
+        let output = command.output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {err}");
+        assert!(!err.contains("panicked"), "{args:?}: {err}");
+        assert_eq!(command.stderr(full()).status().unwrap().code(), Some(1), "{args:?}");
+    }
+    let mut command = Command::new(INTER_KERNEL);
+    let output = command.arg(std::ffi::OsStr::from_bytes(b"--rows=\xff")).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    // The default driver's notice goes to stderr.
+    let output = Command::new(INTER_KERNEL)
+        .args(["--rows", "1", "--cols", "1"])
+        .env("SIMTILE_DRIVER", "")
+        .stderr(full())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn the_largest_matrix_is_refused_before_the_host_makes_one() {
+    let output = run(INTER_KERNEL, &["--rows", "2147483647", "--cols", "1024"], "");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("out of device memory"), "{text}");
+}

@@ -58,7 +58,7 @@ pub struct SimConfig {
     pub checks: Checks,
     /// What the devices look like. Default [`Profile::H200`].
     pub profile: Profile,
-    /// Memory of each device in bytes, committed lazily. Default 4 GiB.
+    /// Memory of each device in bytes (at most 4 TiB), committed lazily. Default 4 GiB.
     pub memory: u64,
     /// Whether addresses of freed memory are handed out again, as on a GPU. Default true.
     pub reuse_addresses: bool,
@@ -69,12 +69,16 @@ pub struct SimConfig {
     pub pageable_async: bool,
     /// Most steps of one thread (SIMT) or block (Tile) before a kernel counts as endless. Default 2^32.
     pub step_limit: u64,
-    /// Host threads that one kernel may use. 0 (default): one a core (at most 8) in [`Mode::Fast`],
+    /// Host threads that one kernel may use, at most 256. 0 (default): one a core (at most 8) in [`Mode::Fast`],
     /// else one.
     pub workers: usize,
     /// Whether each report is also printed to stderr. Default true.
     pub print_reports: bool,
 }
+
+const MOST_DEVICES: u32 = 64;
+const MOST_MEMORY: u64 = 4 << 40;
+const MOST_WORKERS: usize = 256;
 
 impl Default for SimConfig {
     fn default() -> Self {
@@ -134,11 +138,20 @@ impl SimConfig {
         }
     }
 
+    /// The same with every number inside its documented limits, which text is checked against too.
+    pub(crate) fn clamped(mut self) -> Self {
+        self.devices = self.devices.min(MOST_DEVICES);
+        self.memory = self.memory.min(MOST_MEMORY);
+        self.workers = self.workers.min(MOST_WORKERS);
+        self.step_limit = self.step_limit.max(1);
+        self
+    }
+
     fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
         match key {
             "devices" => {
                 let allowed = "a number from 0 to 64";
-                self.devices = value.parse().ok().filter(|&n| n <= 64).ok_or(allowed)?;
+                self.devices = value.parse().ok().filter(|&n| n <= MOST_DEVICES).ok_or(allowed)?;
             }
             "mode" => {
                 self.mode = match value {
@@ -161,7 +174,7 @@ impl SimConfig {
             "profile" => self.profile = Profile::by_name(value).ok_or(Profile::NAMES)?,
             "memory" => {
                 let allowed = "a size such as 512MiB, 4GiB or a number of bytes, from 1 MiB to 4 TiB";
-                self.memory = size(value).filter(|n| (1 << 20..=4 << 40).contains(n)).ok_or(allowed)?;
+                self.memory = size(value).filter(|n| (1 << 20..=MOST_MEMORY).contains(n)).ok_or(allowed)?;
             }
             "addresses" => {
                 self.reuse_addresses = match value {
@@ -188,7 +201,8 @@ impl SimConfig {
                 self.step_limit = value.parse().ok().filter(|&n| n > 0).ok_or("a number from 1 to 2^64-1")?;
             }
             "workers" => {
-                self.workers = value.parse().ok().filter(|&n| n <= 256).ok_or("a number from 0 to 256")?;
+                self.workers =
+                    value.parse().ok().filter(|&n| n <= MOST_WORKERS).ok_or("a number from 0 to 256")?;
             }
             "reports" => {
                 self.print_reports = match value {
@@ -260,6 +274,14 @@ mod tests {
         };
         assert_eq!(config, expected);
         assert_eq!("".parse::<SimConfig>().unwrap(), SimConfig::default());
+    }
+
+    #[test]
+    fn numbers_count_as_the_nearest_one_allowed() {
+        let (devices, memory, workers) = (u32::MAX, u64::MAX, usize::MAX);
+        let config = SimConfig { devices, memory, workers, ..SimConfig::default() }.clamped();
+        assert_eq!((config.devices, config.memory, config.workers), (64, 4 << 40, 256));
+        assert_eq!(SimConfig::default().clamped(), SimConfig::default());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use simtile_driver::sys::{CUcontext, CUlimit, CUresult, CUstream};
 use simtile_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use simtile_sync::{Arc, Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 
 /// What entries return inside.
 pub(crate) type Res<T = ()> = Result<T, CUresult>;
@@ -114,7 +115,8 @@ impl Core {
     pub(crate) fn report(&self, mut report: Report) {
         report.seed = self.config.seed;
         if self.config.print_reports {
-            eprintln!("simtile: {report}");
+            // Nothing to be done if stderr is closed or full; the report is kept.
+            let _ = writeln!(std::io::stderr(), "simtile: {report}");
         }
         self.reports.lock().push(report);
     }

@@ -18,6 +18,7 @@ use simtile_sync::Arc;
 use simtile_sync::atomic::{AtomicU64, Ordering};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs one entry.
@@ -122,12 +123,25 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
 thread_local! {
     /// Id of the driver whose host function this thread runs; 0 for none.
     static HOST_FUNCTION: Cell<u64> = const { Cell::new(0) };
-    /// The stacks of current contexts, by driver.
-    static CURRENT: RefCell<Vec<(u64, Vec<CUcontext>)>> = const { RefCell::new(Vec::new()) };
+    /// The stacks of current contexts, by driver. Without a destructor, so that it works to the thread's very end: other
+    /// destructors of the thread may still make calls.
+    static CURRENT: RefCell<ManuallyDrop<Stacks>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+    /// Frees them when the thread ends. What a later destructor makes current is left behind.
+    static CLEANUP: Cleanup = const { Cleanup };
     static THREAD: u64 = {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
     };
+}
+
+type Stacks = Vec<(u64, Vec<CUcontext>)>;
+
+struct Cleanup;
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        drop(CURRENT.with_borrow_mut(|stacks| std::mem::take(&mut **stacks)));
+    }
 }
 
 /// The calling thread's number, for per-thread default streams and declarations.
@@ -148,6 +162,8 @@ pub(crate) fn enter_host_function(simulator: u64) -> impl Drop {
 
 /// Works on the calling thread's stack of current contexts in a driver.
 fn with_stack<R>(simulator: u64, work: impl FnOnce(&mut Vec<CUcontext>) -> R) -> R {
+    // Registers the clean-up; while the thread ends it may have run already.
+    let _ = CLEANUP.try_with(|_| ());
     CURRENT.with_borrow_mut(|stacks| {
         let at = stacks.iter().position(|(id, _)| *id == simulator).unwrap_or_else(|| {
             stacks.push((simulator, Vec::new()));

@@ -4,6 +4,7 @@ use simtile_core::{Device, DeviceError};
 use simtile_driver::cuda::LoadError;
 use simtile_driver::{Driver, DriverKind};
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 
 /// The environment variable that overrides [`Runtime::new`] and [`Runtime::auto`]: `cuda`, `sim`, or the path of a driver
@@ -212,7 +213,9 @@ fn notice(why: &str) {
     SAID.call_once(|| {
         // What was tried and how it failed is for `Runtime::new`, which fails with it.
         let why = why.split(';').next().unwrap_or(why);
-        eprintln!(
+        // A notice that cannot be written is no reason to stop.
+        let _ = writeln!(
+            std::io::stderr(),
             "simtile: running on the simulated driver ({why}). Set {VARIABLE}=cuda to insist on a GPU."
         );
     });

@@ -8,6 +8,7 @@ mod staging;
 pub use allocation::AllocationId;
 pub(crate) use allocation::{Allocation, lock_all};
 pub use buffer::DeviceBuffer;
+pub(crate) use buffer::distinct;
 
 use crate::Context;
 use simtile_sync::Mutex;

@@ -34,12 +34,20 @@ unsafe extern "C" fn trampoline(data: *mut c_void) {
     let payload = unsafe { Box::from_raw(data.cast::<Payload>()) };
     let before = INSIDE.replace(true);
     let Payload { run, context } = *payload;
-    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
         add(&context.counters.host_function_panics, 1);
+        drop_user_value(payload);
     }
-    // Dropped with the mark still set: this may be the context's last handle.
-    drop(context);
+    // Dropped with the mark still set: this may be the context's last handle, and hold whoever lent the context.
+    drop_user_value(context);
     INSIDE.set(before);
+}
+
+/// Drops a value whose destructor may be a user's: a panic in it, and the payload of that panic, end here.
+fn drop_user_value<T>(value: T) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        core::mem::forget(payload);
+    }
 }
 
 impl Stream {

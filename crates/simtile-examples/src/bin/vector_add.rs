@@ -3,6 +3,7 @@
 
 use simtile::{DeviceBuffer, LaunchArgs, LaunchConfig, Runtime};
 use std::error::Error;
+use std::io::Write;
 
 const SAXPY: &str = include_str!("../../../../artifacts/ptx/saxpy.ptx");
 
@@ -32,6 +33,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(i) = (0..n as usize).find(|&i| result[i] != a * x[i] + y[i]) {
         return Err(format!("element {i}: got {}, want {}", result[i], a * x[i] + y[i]).into());
     }
-    println!("{n} values computed on {} are right", device.name()?);
+    writeln!(std::io::stdout(), "{n} values computed on {} are right", device.name()?)?;
     Ok(())
 }

@@ -72,11 +72,12 @@ thread_local! {
 
 /// The calling thread's exploration.
 pub fn current() -> Option<Arc<Schedule>> {
-    CURRENT.with_borrow(|current| current.as_ref().map(|(schedule, _)| schedule.clone()))
+    with_current(|schedule, _| schedule.clone())
 }
 
 fn with_current<R>(f: impl FnOnce(&Arc<Schedule>, usize) -> R) -> Option<R> {
-    let current = CURRENT.with_borrow(Clone::clone)?;
+    // A thread whose locals are being destroyed takes part in nothing any more.
+    let current = CURRENT.try_with(|current| current.borrow().clone()).ok()??;
     Some(f(&current.0, current.1))
 }
 

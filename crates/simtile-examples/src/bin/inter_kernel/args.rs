@@ -38,6 +38,11 @@ impl Shape {
             .ok_or_else(|| format!("--rows {rows} with --cols {cols} is more than can be addressed"))?;
         Ok(Self { rows, cols, stride })
     }
+
+    /// Floats in all, with those between the rows.
+    pub fn len(self) -> usize {
+        self.rows as usize * self.stride as usize
+    }
 }
 
 /// The shape that the arguments ask for; `None` if they ask for help.

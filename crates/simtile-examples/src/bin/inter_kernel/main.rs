@@ -14,6 +14,7 @@ mod softmax;
 use args::Shape;
 use simtile::{DeviceBuffer, Function, LaunchArgs, LaunchConfig, Runtime, Stream, TimedEvent};
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,51 +26,54 @@ const FACTOR: f32 = 10.0;
 const MAX_GRID_Y: u32 = 65_535;
 
 fn main() -> ExitCode {
-    let shape = match args::parse(std::env::args().skip(1)) {
+    let shape = match args::parse(std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned())) {
         Ok(Some(shape)) => shape,
         Ok(None) => {
-            print!("{}", args::HELP);
-            return ExitCode::SUCCESS;
+            return match write!(std::io::stdout(), "{}", args::HELP) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            };
         }
         Err(why) => {
-            eprintln!("inter_kernel: {why}\n\n{}", args::HELP);
+            let _ = writeln!(std::io::stderr(), "inter_kernel: {why}\n\n{}", args::HELP);
             return ExitCode::from(2);
         }
     };
-    match run(shape) {
+    match run(shape, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("inter_kernel: {error}");
+            let _ = writeln!(std::io::stderr(), "inter_kernel: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(shape: Shape) -> Result<(), Box<dyn Error>> {
+fn run(shape: Shape, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let runtime = Runtime::auto()?;
     let device = runtime.device(0)?;
     let (major, minor) = device.compute_capability()?;
     let kind = if device.is_simulated() { "simulated" } else { "GPU" };
-    println!("device     {} ({kind}, compute capability {major}.{minor})", device.name()?);
-    println!("matrix     {} x {}, rows {} floats apart", shape.rows, shape.cols, shape.stride);
+    writeln!(out, "device     {} ({kind}, compute capability {major}.{minor})", device.name()?)?;
+    writeln!(out, "matrix     {} x {}, rows {} floats apart", shape.rows, shape.cols, shape.stride)?;
 
     let clock = Instant::now();
     let context = device.primary_context()?;
     let stream = context.new_stream()?;
     stream.set_label("main");
     let tile = softmax::load(&context)?;
-    println!("softmax    Tile kernel, {}", tile.origin);
+    writeln!(out, "softmax    Tile kernel, {}", tile.origin)?;
     let softmax = tile.module.load_function("rs_softmax_f32")?;
     let scale_over = context.load_module_from_ptx_src(SCALE_OVER)?.load_function("scale_over")?;
-    println!("scale_over SIMT kernel, PTX");
-    step("load", clock);
+    writeln!(out, "scale_over SIMT kernel, PTX")?;
+    step(out, "load", clock)?;
 
     let clock = Instant::now();
-    let input = reference::input(shape);
+    // First of all, so that a matrix that is too large for the device is refused before the host makes one.
+    let mut y = DeviceBuffer::<f32>::zeroed(&stream, shape.len())?.with_label("y");
+    let input = reference::input(shape)?;
     let x = DeviceBuffer::from_slice(&stream, &input)?.with_label("x");
-    let mut y = DeviceBuffer::<f32>::zeroed(&stream, input.len())?.with_label("y");
     stream.synchronize()?;
-    step("upload", clock);
+    step(out, "upload", clock)?;
     let identity = (y.allocation_id(), y.cu_deviceptr());
 
     // A first look at the softmax, so that both kernels can be checked value by value.
@@ -77,7 +81,7 @@ fn run(shape: Shape) -> Result<(), Box<dyn Error>> {
     launch_softmax(&stream, &softmax, shape, &x, &mut y)?;
     let end = stream.record_timed_event()?;
     let between = y.to_vec(&stream)?;
-    device_step("softmax", &start, &end)?;
+    device_step(out, "softmax", &start, &end)?;
 
     // Below the mean of a row, so that every row has values on both sides of it (but for single columns).
     let threshold = 0.75 / shape.cols as f32;
@@ -85,7 +89,7 @@ fn run(shape: Shape) -> Result<(), Box<dyn Error>> {
     launch_scale_over(&stream, &scale_over, shape, &mut y, threshold)?;
     let end = stream.record_timed_event()?;
     let after = y.to_vec(&stream)?;
-    device_step("scale_over", &start, &end)?;
+    device_step(out, "scale_over", &start, &end)?;
 
     // The same again without the host in between: nothing but stream order connects the two.
     let clock = Instant::now();
@@ -93,7 +97,7 @@ fn run(shape: Shape) -> Result<(), Box<dyn Error>> {
     launch_softmax(&stream, &softmax, shape, &x, &mut y)?;
     launch_scale_over(&stream, &scale_over, shape, &mut y, threshold)?;
     let chained = y.to_vec(&stream)?;
-    step("chained", clock);
+    step(out, "chained", clock)?;
 
     let clock = Instant::now();
     if identity != (y.allocation_id(), y.cu_deviceptr()) {
@@ -104,20 +108,21 @@ fn run(shape: Shape) -> Result<(), Box<dyn Error>> {
     if chained.iter().map(|v| v.to_bits()).ne(after.iter().map(|v| v.to_bits())) {
         return Err("the chained run differs from the one that the host looked into".into());
     }
-    step("check", clock);
+    step(out, "check", clock)?;
 
     let count = shape.rows as usize * shape.cols as usize;
-    println!("\nboth kernels used allocation {} at {:#x}", identity.0.get(), identity.1);
-    println!(
+    writeln!(out, "\nboth kernels used allocation {} at {:#x}", identity.0.get(), identity.1)?;
+    writeln!(
+        out,
         "all {count} values are right: softmax within {worst:.1e}, {scaled} of them scaled, bit for bit"
-    );
-    println!("\nTry next:");
-    println!("  --rows 4096 --cols 1000     another size (--help)");
+    )?;
+    writeln!(out, "\nTry next:")?;
+    writeln!(out, "  --rows 4096 --cols 1000     another size (--help)")?;
     if device.is_simulated() {
-        println!("  SIMTILE_DRIVER=cuda         insist on a GPU");
-        println!("  SIMTILE_SIM=mode=explore,seed=7   another legal order of the same work");
+        writeln!(out, "  SIMTILE_DRIVER=cuda         insist on a GPU")?;
+        writeln!(out, "  SIMTILE_SIM=mode=explore,seed=7   another legal order of the same work")?;
     } else {
-        println!("  SIMTILE_DRIVER=sim          the same on the simulated driver");
+        writeln!(out, "  SIMTILE_DRIVER=sim          the same on the simulated driver")?;
     }
     Ok(())
 }
@@ -164,11 +169,16 @@ fn launch_scale_over(
     }
 }
 
-fn step(name: &str, since: Instant) {
-    println!("{name:<10} {:>9.3} ms", since.elapsed().as_secs_f64() * 1e3);
+fn step(out: &mut impl Write, name: &str, since: Instant) -> std::io::Result<()> {
+    writeln!(out, "{name:<10} {:>9.3} ms", since.elapsed().as_secs_f64() * 1e3)
 }
 
-fn device_step(name: &str, start: &TimedEvent, end: &TimedEvent) -> Result<(), simtile::StreamError> {
-    println!("{name:<10} {:>9.3} ms on the device", start.elapsed(end)?.as_secs_f64() * 1e3);
+fn device_step(
+    out: &mut impl Write,
+    name: &str,
+    start: &TimedEvent,
+    end: &TimedEvent,
+) -> Result<(), Box<dyn Error>> {
+    writeln!(out, "{name:<10} {:>9.3} ms on the device", start.elapsed(end)?.as_secs_f64() * 1e3)?;
     Ok(())
 }

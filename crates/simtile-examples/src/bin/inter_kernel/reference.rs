@@ -6,9 +6,13 @@ use crate::args::Shape;
 const TOLERANCE: f32 = 1e-5;
 
 /// A matrix of values between -4 and 4, zeros in the padding. The same every time.
-pub fn input(shape: Shape) -> Vec<f32> {
+///
+/// Fails if the host has no memory for it.
+pub fn input(shape: Shape) -> Result<Vec<f32>, std::collections::TryReserveError> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
-    let mut values = vec![0.0; shape.rows as usize * shape.stride as usize];
+    let mut values = Vec::new();
+    values.try_reserve_exact(shape.len())?;
+    values.resize(shape.len(), 0.0);
     for row in values.chunks_exact_mut(shape.stride as usize) {
         for value in &mut row[..shape.cols as usize] {
             // Knuth's MMIX generator; the upper bits are good enough here.
@@ -16,7 +20,7 @@ pub fn input(shape: Shape) -> Vec<f32> {
             *value = (state >> 40) as f32 / (1 << 21) as f32 - 4.0;
         }
     }
-    values
+    Ok(values)
 }
 
 fn rows(shape: Shape, values: &[f32]) -> impl Iterator<Item = &[f32]> {
