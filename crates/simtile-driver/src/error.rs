@@ -148,6 +148,14 @@ impl CUresult {
             }
             Self::CUDA_ERROR_MISALIGNED_ADDRESS => "a kernel made a misaligned access; the context is lost",
             Self::CUDA_ERROR_LAUNCH_FAILED => "a kernel died; the context is lost",
+            Self::CUDA_ERROR_LAUNCH_TIMEOUT => "a kernel ran too long; the context is lost",
+            Self::CUDA_ERROR_HARDWARE_STACK_ERROR => "a kernel overran its stack; the context is lost",
+            Self::CUDA_ERROR_ILLEGAL_INSTRUCTION => {
+                "a kernel executed what the device refuses; the context is lost"
+            }
+            Self::CUDA_ERROR_UNSUPPORTED_LIMIT => "the device has no such limit",
+            Self::CUDA_ERROR_INVALID_CLUSTER_SIZE => "the device cannot run clusters of this shape",
+            Self::CUDA_ERROR_UNKNOWN => "the driver gives no reason",
             Self::CUDA_ERROR_ASSERT => "a device assertion failed; the context is lost",
             Self::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE => {
                 "a cooperative grid must fit on the device at once"

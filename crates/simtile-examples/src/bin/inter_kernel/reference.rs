@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn wrong_values_are_found_wherever_they_are() {
         let shape = Shape::new(5, 19).unwrap();
-        let x = input(shape);
+        let x = input(shape).unwrap();
         let mut y = vec![0f32; x.len()];
         for (x, y) in x.chunks_exact(32).zip(y.chunks_exact_mut(32)) {
             let sum: f32 = x[..19].iter().map(|v| v.exp()).sum();
