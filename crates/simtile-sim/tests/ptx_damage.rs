@@ -49,6 +49,12 @@ fn refusals_name_line_and_instruction() {
     assert_eq!(error, LoadFault::Unsupported { at: line, what: "fma.rn.oob.f32".to_owned() });
     let error = load(&saxpy.replace("fma.rn.f32", "wgmma.fma"));
     assert_eq!(error, LoadFault::Unsupported { at: line, what: "wgmma.fma".to_owned() });
+    let error = load(&saxpy.replace("fma.rn.f32", "fmma.rn.f32"));
+    assert_eq!(
+        error,
+        LoadFault::Malformed { at: line, what: "PTX has no instruction `fmma`".to_owned() },
+        "a word that is no instruction at all is an error of the text"
+    );
     assert!(matches!(load(&saxpy.replace(".version 9.0", ".version 9.1")), LoadFault::Version { .. }));
     assert!(matches!(load(&saxpy.replace("sm_90", "sm_100")), LoadFault::Target { .. }));
     assert!(matches!(load(&saxpy.replace("sm_90", "sm_89a")), LoadFault::Target { .. }));

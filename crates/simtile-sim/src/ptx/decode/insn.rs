@@ -51,8 +51,11 @@ impl Decoder<'_, '_> {
             }
             "cp" => return self.copy(i, m),
             "wmma" | "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => return self.matrix(i, m),
-            _ => {
-                if i.opcode.starts_with('v') {
+            name => {
+                if !super::isa::is_opcode(name) {
+                    return self.bad(format!("PTX has no instruction `{name}`"));
+                }
+                if name.starts_with('v') {
                     return self.video(i, m);
                 }
                 return self.refuse();

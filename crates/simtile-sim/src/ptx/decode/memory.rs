@@ -251,6 +251,10 @@ impl Decoder<'_, '_> {
     }
 
     fn copy_bulk(&mut self, i: &Instruction, mut m: Modifiers<'_>, reduce: bool) -> Result<()> {
+        // These take other operands, so they are refused before operands are counted.
+        if m.pick(&["tensor", "multicast::cluster"]).is_some() {
+            return self.refuse();
+        }
         if reduce && !(m.take("async") && m.take("bulk")) {
             return self.refuse();
         }

@@ -7,10 +7,13 @@ mod arith;
 mod control;
 mod globals;
 mod insn;
+mod isa;
 mod memory;
 mod modifiers;
 mod names;
 mod sync;
+#[cfg(test)]
+mod table;
 mod tensor;
 
 use super::code::{Func, Insn, Lanes, NONE, Op, PredSrc};
