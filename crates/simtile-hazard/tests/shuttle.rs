@@ -18,6 +18,8 @@ fn schedules(default: usize) -> usize {
 fn whole_protocol(threads: u64, steps: usize) {
     let config = Config { stream_permits: 4, context_permits: 8, event_reserve: 2, ..Config::default() };
     let lab = Arc::new(Lab::with(config));
+    // One schedule at a time is worth a trace: `SHUTTLE_RANDOM_SEED=n SIMTILE_HAZARD_TRACE=1`.
+    lab.world().traced = std::env::var_os("SIMTILE_HAZARD_TRACE").is_some();
     let shared = Arc::new(stress::shared(&lab, 3, 3));
     let seed = u64::from(shuttle::rand::Rng::r#gen::<u32>(&mut shuttle::rand::thread_rng()));
     let workers: Vec<_> = (0..threads)
