@@ -5,10 +5,12 @@
 
 mod artifacts_simt;
 mod artifacts_tile;
+mod capture;
 mod contexts;
 mod default_streams;
 mod devices;
 mod events;
+mod graphs;
 mod host_functions;
 mod init;
 mod launch_attributes;
@@ -54,6 +56,8 @@ pub const FAMILIES: &[&[Test]] = &[
     values::TESTS,
     order::TESTS,
     queue::TESTS,
+    capture::TESTS,
+    graphs::TESTS,
     artifacts_simt::TESTS,
     artifacts_tile::TESTS,
 ];
