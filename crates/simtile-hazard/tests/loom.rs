@@ -92,24 +92,6 @@ fn launch_seal_request() {
     });
 }
 
-/// The same with a thread that follows the work from another stream: it seals by try, and starts again if it fails.
-#[test]
-fn launch_follow_request() {
-    model(1, || {
-        let set = Arc::new(set());
-        let stamp = submit(&set, &set.a, &[write(&set.x)]);
-        let one = Arc::clone(&set);
-        let two = Arc::clone(&set);
-        let t1 = thread::spawn(move || submit(&one, &one.a, &[]));
-        let t2 = thread::spawn(move || submit(&two, &two.b, &[read(&two.x)]));
-        drop(set.lab.tracker.settle(stamp));
-        t1.join().expect("no panic");
-        t2.join().expect("no panic");
-        assert!(matches!(set.lab.tracker.settle(stamp), Settled::Pending(_)));
-        set.lab.clean();
-    });
-}
-
 /// A drop finds the stream held: it is freed by the holder or at once, and never lost.
 #[test]
 fn launch_drop_seal() {
