@@ -21,4 +21,6 @@ copy ptx_parse artifacts/ptx/*.ptx artifacts/cubin/*.ptx
 copy elf artifacts/*/*.cubin
 copy fatbin artifacts/fatbin/*.fatbin
 copy tile_read artifacts/*/*.tileirbc
+copy ptx_run artifacts/ptx/*.ptx artifacts/cubin/*.ptx
+copy tile_run artifacts/*/*.tileirbc
 copy check artifacts/ptx/*.ptx artifacts/*/*.cubin artifacts/fatbin/*.fatbin artifacts/*/*.tileirbc
