@@ -282,14 +282,18 @@ impl Core {
 
     /// Loses a context: every later call returns `code`, and what is queued never runs.
     pub(crate) fn lose(&self, state: &mut State, context: u64, code: CUresult) {
-        if let Some(lost) = state.contexts.get_mut(&context) {
-            lost.lost.get_or_insert(code);
-            let device = lost.device;
-            if let Some(primary) = state.primaries.get_mut(device as usize) {
+        if state.contexts.contains_key(&context) {
+            for lost in state.contexts.values_mut() {
+                lost.lost.get_or_insert(code);
+            }
+            for primary in &mut state.primaries {
                 primary.lost.get_or_insert(code);
             }
         }
-        self.discard(state, context);
+        let all: Vec<u64> = state.contexts.keys().copied().collect();
+        for context in all {
+            self.discard(state, context);
+        }
         self.changed.notify_all();
     }
 
