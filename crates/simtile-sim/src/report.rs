@@ -89,6 +89,39 @@ impl Report {
         Self::new(ReportKind::Race, race.to_string())
     }
 
+    pub(crate) fn undeclared(
+        kernel: &str,
+        allocation: &crate::memory::Allocation,
+        found: &crate::check::Undeclared,
+    ) -> Self {
+        use crate::check::Touch;
+        use simtile_driver::AccessMode;
+        let touch = match found.touch {
+            Touch::Read => "reads",
+            Touch::Write => "writes",
+            Touch::Atomic => "atomically updates",
+        };
+        let said = match found.declared {
+            None => "not at all",
+            Some(AccessMode::Read) => "as read",
+            Some(AccessMode::Write) => "as written",
+            Some(AccessMode::Accumulate) => "as accumulated",
+        };
+        let label = allocation.label();
+        let buffer = match &label {
+            Some(label) => format!("'{label}'"),
+            None => format!("the buffer of {} bytes at {:#x}", allocation.bytes, allocation.base),
+        };
+        let text = format!(
+            "kernel {kernel} {touch} byte {} of {buffer}, which its launch declared {said}",
+            found.offset
+        );
+        let mut report = Self::new(ReportKind::Undeclared, text);
+        report.kernel = Some(kernel.to_owned());
+        report.labels.extend(label.map(|label| label.to_string()));
+        report
+    }
+
     pub(crate) fn finding(finding: Finding) -> Self {
         let (kind, text, label) = match finding.kind {
             FindingKind::UninitialisedRead { address, bytes, space, label } => (

@@ -6,10 +6,12 @@
 
 mod bitmap;
 mod clock;
+mod declared;
 mod log;
 mod race;
 
 pub use bitmap::Bitmap;
 pub use clock::{Axis, Epoch, VectorClock};
+pub use declared::{Undeclared, undeclared};
 pub use log::{AccessLog, Touch, TouchMap};
 pub use race::{Race, RaceChecker, Who};

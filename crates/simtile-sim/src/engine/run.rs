@@ -5,14 +5,15 @@ use super::order::Stamp;
 use super::policy::{Candidate, Choice, Running};
 use super::state::{State, StreamState};
 use super::work::Work;
-use crate::check::{AccessLog, TouchMap, VectorClock, Who};
+use crate::check::{AccessLog, TouchMap, VectorClock, Who, undeclared};
 use crate::config::Mode;
 use crate::core::Core;
 use crate::exec::FaultReason;
 use crate::explore::{self, WORKER_NAME};
 use crate::heap::MemoryWork;
-use crate::memory::{DeviceView, FaultKind, MemoryFault};
+use crate::memory::{DeviceView, FaultKind, MemoryFault, MemoryKind};
 use crate::report::{Report, ReportKind};
+use simtile_driver::DeclaredAccess;
 use simtile_driver::sys::CUresult;
 use simtile_sync::{Arc, thread, time};
 use std::any::Any;
@@ -49,6 +50,16 @@ struct Job {
     label: String,
     stamp: Stamp,
     cancel: Arc<simtile_sync::atomic::AtomicBool>,
+}
+
+impl Job {
+    /// What a launch declared, if it did.
+    fn declared(&self) -> Option<&[DeclaredAccess]> {
+        match &self.work {
+            Work::Launch(launch) => launch.declared.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 /// How a piece of work ended.
@@ -370,7 +381,7 @@ impl Core {
                         self.spawn_worker(&mut state);
                     }
                     drop(state);
-                    let log = self.config.checks.races.then(AccessLog::new);
+                    let log = (self.config.checks.races || job.declared().is_some()).then(AccessLog::new);
                     let outcome = self.execute(&job, log.as_ref());
                     state = self.state.lock();
                     if let Some(log) = log {
@@ -437,9 +448,44 @@ impl Core {
         Some(job)
     }
 
-    /// Compares what a piece of work touched with what came before.
+    /// Compares what a piece of work touched with what it declared and with what came before.
     fn judge(&self, state: &mut State, job: &Job, log: AccessLog) {
-        self.compare(state, &job.stamp, job.work.describe(), job.seq, &job.label, &log.into_maps());
+        let touched = log.into_maps();
+        if let Some(declared) = job.declared() {
+            self.compare_declared(job, declared, &touched);
+        }
+        if self.config.checks.races {
+            self.compare(state, &job.stamp, job.work.describe(), job.seq, &job.label, &touched);
+        }
+    }
+
+    fn compare_declared(&self, job: &Job, declared: &[DeclaredAccess], touched: &[Arc<TouchMap>]) {
+        let Work::Launch(launch) = &job.work else { return };
+        let view = DeviceView::new(&self.space, job.device);
+        // Ranges by the memory behind them, so that a second mapping of it is covered as well.
+        let places: Vec<_> = declared
+            .iter()
+            .filter_map(|access| {
+                let allocation = view.locate(access.address, access.bytes).ok()?;
+                let offset = allocation.offset_of(access.address, access.bytes)?;
+                Some((Arc::as_ptr(allocation.backing().0), (offset, access.bytes, access.mode)))
+            })
+            .collect();
+        for map in touched {
+            let allocation = map.allocation();
+            // A kernel's own variables and the driver's workspace are declared by nobody.
+            let own = |&address: &u64| allocation.offset_of(address, 1).is_some();
+            if allocation.kind == MemoryKind::Internal || launch.loaded.globals.iter().any(own) {
+                continue;
+            }
+            let memory = Arc::as_ptr(map.backing());
+            let here: Vec<_> = places.iter().filter(|place| place.0 == memory).map(|place| place.1).collect();
+            for found in undeclared(map, &here) {
+                self.report(
+                    Report::undeclared(launch.name(), allocation, &found).on_stream(Some(job.label.clone())),
+                );
+            }
+        }
     }
 
     fn compare(

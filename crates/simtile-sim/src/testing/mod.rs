@@ -6,6 +6,7 @@ mod graphs;
 mod launches;
 mod mapped;
 mod memory;
+mod planted;
 mod pools;
 pub(crate) mod program;
 mod programs;

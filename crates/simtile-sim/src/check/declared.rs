@@ -1,0 +1,47 @@
+//! What a launch declared, compared with what its kernel touched.
+//!
+//! A read needs a range declared as read or written, a write one declared as written, an atomic update one declared as
+//! written or accumulated. A plain read of an accumulated range is not covered: other work may update it meanwhile.
+
+use super::{Bitmap, Touch, TouchMap};
+use simtile_driver::AccessMode;
+
+/// A byte that a launch touched in a way it did not declare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undeclared {
+    /// What the kernel did.
+    pub touch: Touch,
+    /// The first such byte: its offset in the buffer.
+    pub offset: u64,
+    /// What the launch declared of that byte, if anything.
+    pub declared: Option<AccessMode>,
+}
+
+fn covers(mode: AccessMode, touch: Touch) -> bool {
+    match touch {
+        Touch::Read => matches!(mode, AccessMode::Read | AccessMode::Write),
+        Touch::Write => mode == AccessMode::Write,
+        Touch::Atomic => matches!(mode, AccessMode::Write | AccessMode::Accumulate),
+    }
+}
+
+/// The first byte of each kind in one memory that was touched otherwise than declared. `declared` gives ranges of the
+/// memory behind the map: offset, bytes, mode.
+pub fn undeclared(map: &TouchMap, declared: &[(u64, u64, AccessMode)]) -> Vec<Undeclared> {
+    let (backing, base) = map.allocation().backing();
+    let kinds = [Touch::Read, Touch::Write, Touch::Atomic];
+    let found = kinds.into_iter().filter_map(|touch| {
+        let allowed = Bitmap::new(backing.len());
+        for &(offset, bytes, _) in declared.iter().filter(|&&(_, _, mode)| covers(mode, touch)) {
+            let end = offset.saturating_add(bytes).min(backing.len());
+            allowed.set(offset, end.saturating_sub(offset));
+        }
+        let at = map.set(touch).words().find_map(|(offset, bits)| {
+            let rest = bits & !allowed.word(offset);
+            (rest != 0).then(|| offset + u64::from(rest.trailing_zeros()))
+        })?;
+        let said = declared.iter().find(|&&(offset, bytes, _)| offset <= at && at - offset < bytes);
+        Some(Undeclared { touch, offset: at.saturating_sub(base), declared: said.map(|&(_, _, mode)| mode) })
+    });
+    found.collect()
+}
