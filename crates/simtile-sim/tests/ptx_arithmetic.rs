@@ -1,5 +1,7 @@
 //! Single instructions against Rust's own arithmetic.
 
+#[path = "ptx_arithmetic/hardware.rs"]
+mod hardware;
 mod ptx_support;
 
 use ptx_support::{Machine, Random, shape};
@@ -174,7 +176,9 @@ fn bit_fields() {
     });
     // The definition of PTX, bit by bit.
     let bfe = |a: u64, b: u64, c: u64, bits: u64, signed: bool| {
-        let (pos, len) = (b & 0xFF, c & 0xFF);
+        // The hardware reads the low byte of a 32-bit field's position and length, and all of a 64-bit one's.
+        let read = |v: u64| if bits == 32 { v & 0xFF } else { v & 0xFFFF_FFFF };
+        let (pos, len) = (read(b), read(c));
         let msb = bits - 1;
         let sign = if !signed || len == 0 { 0 } else { a >> (pos + len - 1).min(msb) & 1 };
         (0..bits).fold(0, |d, i| d | if i < len && pos + i <= msb { a >> (pos + i) & 1 } else { sign } << i)
@@ -371,7 +375,9 @@ fn conversions() {
         [("rni", f32::round_ties_even), ("rzi", f32::trunc), ("rmi", f32::floor), ("rpi", f32::ceil)];
     for (name, op) in round {
         check(&format!("cvt.{name}.s32.f32 d, a;"), [32; 4], &inputs, |a, _, _| op(f(a)) as i32 as u64);
-        check(&format!("cvt.{name}.u64.f32 d, a;"), [32, 32, 32, 64], &inputs, |a, _, _| op(f(a)) as u64);
+        check(&format!("cvt.{name}.u64.f32 d, a;"), [32, 32, 32, 64], &inputs, |a, _, _| {
+            if f(a).is_nan() { 1 << 63 } else { op(f(a)) as u64 }
+        });
         check(&format!("cvt.{name}.u8.f32 x0, a; mov.b32 d, x0;"), [32; 4], &inputs, |a, _, _| {
             u64::from(op(f(a)) as u8)
         });
@@ -394,8 +400,8 @@ fn conversions() {
         check(&body, [32; 4], &all, |a, _, _| directed(f64::from(a as i32), mode));
     }
     check("cvt.rn.f32.f64 d, a;", [64, 64, 64, 32], &all, |a, _, _| {
-        let r = f64::from_bits(a) as f32;
-        if r.is_nan() { 0x7FFF_FFFF } else { r.to_bits().into() }
+        let nan = (a >> 63) << 31 | 0x7FC0_0000 | a >> 29 & 0x3F_FFFF;
+        if f64::from_bits(a).is_nan() { nan } else { (f64::from_bits(a) as f32).to_bits().into() }
     });
     check("cvt.rn.f16x2.f32 d, a, b;", [32; 4], &float_inputs(), |a, b, _| {
         let h = |v| u64::from(half::f16::from_f32(f(v)).to_bits());
@@ -408,6 +414,33 @@ fn conversions() {
     assert!(run(&body("e5m2x2"), [16; 4], &values[..0x7C]).iter().zip(&values).all(|(g, v)| *g == v[0]));
     let big = [[u64::from(1e9f32.to_bits()), u64::from((-460f32).to_bits()), 0]];
     assert_eq!(run("cvt.rn.satfinite.e4m3x2.f32 h0, a, b; mov.b16 d, h0;", [32, 32, 32, 16], &big), [0x7EFE]);
+}
+
+#[test]
+fn bf16_has_no_bytes_and_no_saturation() {
+    let load = |cvt: &str| {
+        ptx_support::Machine::load(&format!(
+            ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry k() {{\n\
+             .reg .b16 h<3>; .reg .b32 r; .reg .b64 q;\n{cvt}\nret; }}"
+        ))
+        .map(|_| ())
+        .map_err(|e| e.to_string())
+    };
+    for cvt in [
+        "cvt.rni.u8.bf16 h0, h1;",
+        "cvt.rzi.sat.s8.bf16 h0, h1;",
+        "cvt.rn.bf16.u8 h0, h1;",
+        "cvt.rz.bf16.s8 h0, h1;",
+        "cvt.rni.sat.u16.bf16 h0, h1;",
+        "cvt.rpi.sat.s32.bf16 r, h1;",
+        "cvt.rmi.sat.u64.bf16 q, h1;",
+    ] {
+        let why = load(cvt).expect_err(cvt);
+        assert!(why.contains("no conversion of PTX"), "{cvt}: {why}");
+    }
+    for cvt in ["cvt.rni.u16.bf16 h0, h1;", "cvt.rzi.s64.bf16 q, h1;", "cvt.rp.bf16.s32 h0, r;"] {
+        load(cvt).expect(cvt);
+    }
 }
 
 #[test]

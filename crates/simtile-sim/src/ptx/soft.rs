@@ -223,9 +223,19 @@ pub(super) fn odd_sqrt(a: f64) -> f64 {
     if !q.is_finite() || q == 0.0 { q } else { odd(q, (-q).mul_add(q, a)) }
 }
 
-/// a · b + c in `f64` with any rounding.
+/// The NaN that the hardware gives: that of the first operand that is one, quiet; else a new one. Processors
+/// choose in other ways, and so do compilers.
+fn nan_of(r: f64, operands: &[f64]) -> f64 {
+    if !r.is_nan() {
+        return r;
+    }
+    let first = operands.iter().find(|x| x.is_nan());
+    f64::from_bits(first.map_or(0xFFF8_0000_0000_0000, |x| x.to_bits() | 1 << 51))
+}
+
+/// a · b + c in `f64` with any rounding. A NaN comes from b, then c, then a.
 pub(super) fn fma64(a: f64, b: f64, c: f64, rounding: u32) -> f64 {
-    let nearest = a.mul_add(b, c);
+    let nearest = nan_of(a.mul_add(b, c), &[b, c, a]);
     if rounding & mode::ROUNDING == mode::RN || !(a.is_finite() && b.is_finite() && c.is_finite()) {
         return nearest;
     }
@@ -233,12 +243,17 @@ pub(super) fn fma64(a: f64, b: f64, c: f64, rounding: u32) -> f64 {
     finish(p, c, rounding)
 }
 
-/// a + b in `f64` with any rounding.
+/// a + b in `f64` with any rounding. A NaN comes from b, then a.
 pub(super) fn add64(a: f64, b: f64, rounding: u32) -> f64 {
     if rounding & mode::ROUNDING == mode::RN || !(a.is_finite() && b.is_finite()) {
-        return a + b;
+        return nan_of(a + b, &[b, a]);
     }
     finish(Exact::from_f64(a), Exact::from_f64(b), rounding)
+}
+
+/// a − b in `f64` with any rounding. A NaN keeps its sign.
+pub(super) fn sub64(a: f64, b: f64, rounding: u32) -> f64 {
+    add64(a, if b.is_nan() { b } else { -b }, rounding)
 }
 
 fn finish(a: Exact, b: Exact, rounding: u32) -> f64 {
@@ -251,10 +266,10 @@ fn finish(a: Exact, b: Exact, rounding: u32) -> f64 {
     f64::from_bits(sum.round(F64, rounding))
 }
 
-/// a · b in `f64` with any rounding.
+/// a · b in `f64` with any rounding. A NaN comes from b, then a.
 pub(super) fn mul64(a: f64, b: f64, rounding: u32) -> f64 {
     if rounding & mode::ROUNDING == mode::RN || !(a.is_finite() && b.is_finite()) {
-        return a * b;
+        return nan_of(a * b, &[b, a]);
     }
     f64::from_bits(Exact::from_f64(a).product(Exact::from_f64(b)).round(F64, rounding))
 }

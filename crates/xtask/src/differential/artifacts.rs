@@ -4,7 +4,7 @@
 //! Tile kernels run from bytecode on a simulator and from the committed sm_90 cubin on a GPU.
 
 use super::device::{Device, Launch, arg};
-use super::record::{Elem, Output, Tolerance};
+use super::record::{Elem, Output, Rows, Tolerance};
 use super::values::Random;
 use bytemuck::Pod;
 use simtile_driver::sys::{CUdeviceptr, CUfunction};
@@ -68,7 +68,22 @@ impl Bench<'_> {
 
     fn keep(&mut self, elem: Elem, tolerance: Tolerance, pointer: CUdeviceptr, count: usize) -> Done {
         let bytes = self.device.read(pointer, count * elem.bytes())?;
-        self.outputs.push(Output { elem, tolerance, bytes });
+        self.outputs.push(Output { elem, tolerance, rows: Rows::ALL, bytes });
+        Ok(())
+    }
+
+    /// Keeps a matrix. What a kernel leaves in the padding of its rows is nobody's business: a GPU stores whole
+    /// 16-byte pieces.
+    fn keep_rows(
+        &mut self,
+        tolerance: Tolerance,
+        pointer: CUdeviceptr,
+        [rows, cols, stride]: [usize; 3],
+    ) -> Done {
+        self.keep(Elem::F32, tolerance, pointer, rows * stride)?;
+        if let Some(output) = self.outputs.last_mut() {
+            output.rows = Rows { cols: cols as u32, stride: stride as u32 };
+        }
         Ok(())
     }
 
@@ -188,6 +203,7 @@ impl Case {
                 bench.outputs.push(Output {
                     elem: Elem::U8,
                     tolerance: Tolerance::EXACT,
+                    rows: Rows::ALL,
                     bytes: text.into_bytes(),
                 });
             } else {
@@ -456,7 +472,7 @@ fn tile_softmax(b: &mut Bench<'_>) -> Done {
         let (dx, dy) = (b.up(&x)?, b.up(&vec![-7f32; rows * stride])?);
         let args = [tensor(dx, &[rows, cols], stride), tensor(dy, &[rows, cols], stride)].concat();
         b.run(Launch::of(rows as u32, 1), &args)?;
-        b.keep(Elem::F32, Tolerance::readme(1e-5), dy, rows * stride)?;
+        b.keep_rows(Tolerance::readme(1e-5), dy, [rows, cols, stride])?;
     }
     Ok(())
 }
@@ -478,7 +494,7 @@ fn tile_gemm(b: &mut Bench<'_>) -> Done {
         let args = [tensor(dx, &[m, k], sa), tensor(dy, &[k, n], sb), tensor(dz, &[m, n], sb)].concat();
         let grid = [m.div_ceil(128) as u32, n.div_ceil(128) as u32, 1];
         b.run(Launch { grid, ..Launch::of(1, 1) }, &args)?;
-        b.keep(Elem::F32, Tolerance::readme(1e-3), dz, m * sb)?;
+        b.keep_rows(Tolerance::readme(1e-3), dz, [m, n, sb])?;
     }
     Ok(())
 }

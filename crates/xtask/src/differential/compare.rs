@@ -1,5 +1,7 @@
 //! Two results of one case side by side.
 
+#[cfg(test)]
+use super::record::Rows;
 use super::record::{Elem, Entry, Output, Tolerance};
 
 /// What a comparison found.
@@ -124,6 +126,9 @@ pub fn compare(ours: &Entry, theirs: &Entry) -> Row {
     }
     for (number, (a, b)) in a.iter().zip(b).enumerate() {
         for (index, (x, y)) in words(a).zip(words(b)).enumerate() {
+            if !a.rows.holds(index) {
+                continue;
+            }
             row.elements += 1;
             if x == y {
                 continue;
@@ -162,7 +167,7 @@ mod tests {
 
     fn entry(elem: Elem, tolerance: Tolerance, words: &[u32]) -> Entry {
         let bytes = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        Entry { name: "k".into(), result: Ok(vec![Output { elem, tolerance, bytes }]) }
+        Entry { name: "k".into(), result: Ok(vec![Output { elem, tolerance, rows: Rows::ALL, bytes }]) }
     }
 
     #[test]
@@ -183,6 +188,19 @@ mod tests {
         // The zeros are different bits and 0 ulp apart.
         let zeros = row(Tolerance::EXACT, &[0], &[0x8000_0000]);
         assert_eq!((zeros.verdict, zeros.bits, zeros.ulp), (Verdict::Differs, 1, 0));
+    }
+
+    #[test]
+    fn padding_of_rows_does_not_count() {
+        let padded = |words: &[u32]| {
+            let mut entry = entry(Elem::F32, Tolerance::EXACT, words);
+            entry.result.as_mut().unwrap()[0].rows = Rows { cols: 2, stride: 3 };
+            entry
+        };
+        let row = compare(&padded(&[1, 2, 3, 4, 5, 6]), &padded(&[1, 2, 0, 4, 5, 0]));
+        assert_eq!((row.verdict, row.elements), (Verdict::Same, 4));
+        let row = compare(&padded(&[1, 2, 3, 4, 5, 6]), &padded(&[1, 2, 3, 4, 0, 6]));
+        assert_eq!((row.verdict, row.bits), (Verdict::Differs, 1));
     }
 
     #[test]

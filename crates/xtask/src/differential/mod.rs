@@ -257,6 +257,7 @@ mod tests {
                 result: Ok(vec![record::Output {
                     elem: record::Elem::F32,
                     tolerance: record::Tolerance::ulps(2),
+                    rows: record::Rows { cols: 3, stride: 5 },
                     bytes: vec![1, 2, 3, 4],
                 }]),
             },
@@ -268,6 +269,7 @@ mod tests {
         assert_eq!(back[0].result.as_ref().unwrap_err(), "why");
         let output = &back[1].result.as_ref().unwrap()[0];
         assert_eq!((output.elem, output.tolerance.ulps), (record::Elem::F32, 2));
+        assert_eq!(output.rows, record::Rows { cols: 3, stride: 5 });
         assert_eq!(compare(&back[1], &entries[1]).verdict, Verdict::Same);
         // A worker that died leaves half an entry.
         assert_eq!(record::read(&file[..file.len() - 1]).unwrap().len(), 1);

@@ -1,11 +1,14 @@
 //! What kernels gave, in memory and in a file.
 //!
-//! A file is a magic word and then entries: name, outcome and, for each output, its type, tolerance and bytes.
+//! A file is a magic word and then entries: name, outcome and, for each output, its type, tolerance, rows and
+//! bytes.
 //! Everything is little-endian; lengths are 32 bits.
 
 use std::io::{Read, Write};
 
-const MAGIC: &[u8; 8] = b"STDIFF01";
+const MAGIC: &[u8; 8] = b"STDIFF02";
+/// Files of before outputs had rows.
+const OLD: &[u8; 8] = b"STDIFF01";
 
 /// Type of an output's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +66,28 @@ impl Tolerance {
     }
 }
 
+/// Rows of a padded matrix: so many elements of each `stride` count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    pub cols: u32,
+    pub stride: u32,
+}
+
+impl Rows {
+    /// Every element counts.
+    pub const ALL: Self = Self { cols: 1, stride: 1 };
+
+    pub const fn holds(self, index: usize) -> bool {
+        self.stride == 0 || index % (self.stride as usize) < self.cols as usize
+    }
+}
+
 /// One buffer that a kernel wrote.
 #[derive(Clone, Debug)]
 pub struct Output {
     pub elem: Elem,
     pub tolerance: Tolerance,
+    pub rows: Rows,
     pub bytes: Vec<u8>,
 }
 
@@ -103,6 +123,8 @@ pub fn write(to: &mut impl Write, entry: &Entry) -> std::io::Result<()> {
                 to.write_all(&output.tolerance.relative.to_le_bytes())?;
                 to.write_all(&output.tolerance.absolute.to_le_bytes())?;
                 to.write_all(&output.tolerance.ulps.to_le_bytes())?;
+                to.write_all(&output.rows.cols.to_le_bytes())?;
+                to.write_all(&output.rows.stride.to_le_bytes())?;
                 put(to, &output.bytes)?;
             }
             Ok(())
@@ -110,7 +132,8 @@ pub fn write(to: &mut impl Write, entry: &Entry) -> std::io::Result<()> {
     }
 }
 
-struct Reader<'b>(&'b [u8]);
+/// What is left of a file, and whether outputs have rows.
+struct Reader<'b>(&'b [u8], bool);
 
 impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -142,8 +165,13 @@ impl Reader<'_> {
             let relative = f64::from_le_bytes(self.take()?);
             let absolute = f64::from_le_bytes(self.take()?);
             let ulps = u32::from_le_bytes(self.take()?);
+            let rows = if self.1 {
+                Rows { cols: u32::from_le_bytes(self.take()?), stride: u32::from_le_bytes(self.take()?) }
+            } else {
+                Rows::ALL
+            };
             let bytes = self.bytes()?;
-            outputs.push(Output { elem, tolerance: Tolerance { relative, absolute, ulps }, bytes });
+            outputs.push(Output { elem, tolerance: Tolerance { relative, absolute, ulps }, rows, bytes });
         }
         Some(Entry { name, result: Ok(outputs) })
     }
@@ -151,8 +179,13 @@ impl Reader<'_> {
 
 /// The entries of a file. One that was cut off at its end (a worker that died) gives those before.
 pub fn read(file: &[u8]) -> Result<Vec<Entry>, String> {
-    let Some(rest) = file.strip_prefix(MAGIC) else { return Err("this is no record of outputs".into()) };
-    let mut reader = Reader(rest);
+    let mut reader = if let Some(rest) = file.strip_prefix(MAGIC) {
+        Reader(rest, true)
+    } else if let Some(rest) = file.strip_prefix(OLD) {
+        Reader(rest, false)
+    } else {
+        return Err("this is no record of outputs".into());
+    };
     let mut entries = Vec::new();
     while let Some(entry) = reader.entry() {
         entries.push(entry);

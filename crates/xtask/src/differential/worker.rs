@@ -3,7 +3,7 @@
 use super::artifacts::CASES;
 use super::device::Device;
 use super::forms::{self, Form};
-use super::record::{self, Elem, Entry, Output, Tolerance};
+use super::record::{self, Elem, Entry, Output, Rows, Tolerance};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -56,7 +56,12 @@ pub fn run_all(driver: &str, filter: &str, scratch: &Path) -> Result<Vec<Entry>,
         let mut entry =
             found.pop().unwrap_or(Entry { name, result: Err(format!("the process ended: {why}")) });
         if let (true, Ok(outputs)) = (case.prints, &mut entry.result) {
-            outputs.push(Output { elem: Elem::U8, tolerance: Tolerance::EXACT, bytes: printed });
+            outputs.push(Output {
+                elem: Elem::U8,
+                tolerance: Tolerance::EXACT,
+                rows: Rows::ALL,
+                bytes: printed,
+            });
         }
         entries.push(entry);
     }

@@ -74,6 +74,7 @@ impl Decoder<'_, '_> {
                 let op = if op == "mad" { "fma" } else { op };
                 // Approximations are computed more exactly than asked, with ftz as asked.
                 let flags = if approx.is_some() { flags & !mode::ROUNDING } else { flags };
+                let op = if (op, approx) == ("div", Some("approx")) { "div.approx" } else { op };
                 self.simple(i, float::f32_op(op, flags), flags, ty, arity)
             }
             Type::F64 => {
@@ -450,6 +451,14 @@ impl Decoder<'_, '_> {
         if unrounded || src_kind == Kind::Tf32 || dst_kind == Kind::Tf32 && src_kind != Kind::F32 {
             return self.refuse();
         }
+        // Between bf16 and integers PTX has neither bytes nor saturation.
+        let brain = match (dst_kind, src_kind) {
+            (Kind::Bf16, other) | (other, Kind::Bf16) => (!other.is_float()).then_some(other),
+            _ => None,
+        };
+        if brain.is_some_and(|other| other.bits() == 8 || flags & mode::SAT != 0) {
+            return self.bad(format!("cvt.{to}.{from} of this form is no conversion of PTX"));
+        }
         let word = convert::mode_word(dst_kind, src_kind, flags);
         let [dst, a] = self.operands::<2>(i)?;
         let a = self.src(a, Type::B64)?;
@@ -656,14 +665,18 @@ fn video_op(a: u32, b: u32, c: u32, m: u32) -> u32 {
         2 => (x - y).abs(),
         3 => x.min(y),
         4 => x.max(y),
-        5 => x << amount,
+        // The sum before saturation has 34 bits; what is shifted beyond them is lost.
+        5 => (x << amount) << 30 >> 30,
         _ => x >> amount,
     };
     let signed = flag(4);
+    let negative = value < 0 && !flag(7);
     let value = match (flag(7), signed) {
         (false, _) => value as u32,
         (true, true) => value.clamp(i32::MIN.into(), i32::MAX.into()) as u32,
-        (true, false) => value.clamp(0, u32::MAX.into()) as u32,
+        // The hardware saturates shifts on both sides, but sums and the like only from below.
+        (true, false) if m & 15 == 5 => value.clamp(0, u32::MAX.into()) as u32,
+        (true, false) => value.max(0) as u32,
     };
     match m >> 9 & 3 {
         0 => value,
@@ -673,6 +686,8 @@ fn video_op(a: u32, b: u32, c: u32, m: u32) -> u32 {
             (if n == 2 { v.min(c) } else { v.max(c) }) as u32
         }
         2 => value.min(c),
+        // A negative result, which has no saturation, counts as larger than any `c`.
+        _ if negative => value,
         _ => value.max(c),
     }
 }

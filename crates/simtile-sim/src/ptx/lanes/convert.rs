@@ -115,9 +115,13 @@ pub(in crate::ptx) fn scalar(m: u32) -> LaneFn {
         (Kind::F32, Kind::U32) if flags == 0 => lanes!(|a: u32| a as f32),
         (Kind::F64, Kind::S32) if flags == 0 => lanes!(|a: i32| f64::from(a)),
         (Kind::F64, Kind::F32) if flags == 0 => lanes!(|a: f32| f64::from(a)),
-        (Kind::F32, Kind::F64) if flags == 0 => lanes!(|a: f64| a as f32),
+        (Kind::F32, Kind::F64) if flags == 0 => lanes!(|a: u64; m| {
+            let x = f64::from_bits(a);
+            if x.is_nan() { convert(a, m) } else { f32::put(x as f32) }
+        }),
         (Kind::F32, Kind::F16) if flags == 0 => lanes!(|a: u16| half::value(false, a)),
-        (Kind::F32, Kind::Bf16) if flags == 0 => lanes!(|a: u16| half::value(true, a)),
+        // Bits, so that NaNs keep theirs.
+        (Kind::F32, Kind::Bf16) if flags == 0 => lanes!(|a: u16| u32::from(a) << 16),
         (Kind::F16, Kind::F32) if flags == 0 => lanes!(|a: f32| half::from_f32(false, a)),
         (Kind::Bf16, Kind::F32) if flags == 0 => lanes!(|a: f32| half::from_f32(true, a)),
         _ => lanes!(|a: u64; m| convert(a, m)),
@@ -140,8 +144,13 @@ pub(in crate::ptx) fn convert(a: u64, m: u32) -> u64 {
         }
         (false, true) => {
             let x = float(a, src, m);
+            if x.is_nan() {
+                // The hardware gives the top bit alone where either side has 64 bits, else 0.
+                let wide = dst.bits() == 64 || src == Kind::F64;
+                return if wide { 1 << (dst.bits() - 1) } else { 0 };
+            }
             // Beyond 2^64 every integer type is saturated anyway.
-            let value = if x.is_nan() { 0 } else { round(x, m).clamp(-1e30, 1e30) as i128 };
+            let value = round(x, m).clamp(-1e30, 1e30) as i128;
             clamp(value, dst) as u64 & mask(dst.bits())
         }
         (true, false) => {
@@ -155,21 +164,36 @@ pub(in crate::ptx) fn convert(a: u64, m: u32) -> u64 {
                 false => bits,
             }
         }
-        (true, true) => float_to_float(float(a, src, m), dst, src, m),
+        (true, true) => float_to_float(a, dst, src, m),
     }
 }
 
-fn float_to_float(x: f64, dst: Kind, src: Kind, m: u32) -> u64 {
+/// What the hardware makes of a NaN. With `f64` on either side sign and payload survive as far as there is room,
+/// and the NaN is quiet; others become one NaN.
+fn nan_to_float(a: u64, dst: Kind, src: Kind, m: u32) -> u64 {
+    match (dst, src) {
+        (Kind::F64, Kind::F64) => a,
+        (Kind::F64, Kind::F16) => (a & 0x8000) << 48 | (a & 0x3FF) << 42 | 0x7FF8_0000_0000_0000,
+        (Kind::F64, _) => 0x7FFF_FFFF_E000_0000,
+        (_, Kind::F64) => {
+            let Format { exponent, mantissa } = dst.format();
+            let payload = (a & ((1 << 52) - 1)) >> (52 - mantissa) | 1 << (mantissa - 1);
+            (a >> 63) << (exponent + mantissa) | ((1 << exponent) - 1) << mantissa | payload
+        }
+        // `rna` cuts the bits off, even if what is left is an infinity.
+        (Kind::Tf32, _) if m & mode::ROUNDING == mode::RNA => a & 0xFFFF_E000,
+        (Kind::Tf32, _) => 0x7FFF_E000,
+        _ => (1 << (dst.bits() - 1)) - 1,
+    }
+}
+
+fn float_to_float(a: u64, dst: Kind, src: Kind, m: u32) -> u64 {
     let saturate = m & mode::SAT != 0;
+    // A half has room for what `f32` flushes: `.ftz` does nothing there.
+    let m = if (dst, src) == (Kind::F16, Kind::F32) { m & !mode::FTZ } else { m };
+    let x = float(a, src, m);
     if x.is_nan() {
-        return match dst {
-            _ if saturate => 0,
-            // The payload of an f64 survives; a widened NaN is the plain one.
-            Kind::F64 if src == Kind::F64 => x.to_bits(),
-            Kind::F64 => 0x7FFF_FFFF_E000_0000,
-            Kind::Tf32 => 0x7FFF_FFFF,
-            _ => (1 << (dst.bits() - 1)) - 1,
-        };
+        return if saturate { 0 } else { nan_to_float(a, dst, src, m) };
     }
     let x = if m & mode::INTEGRAL != 0 { round(x, m) } else { x };
     let x = if saturate { if x > 0.0 { x.min(1.0) } else { 0.0 } } else { x };

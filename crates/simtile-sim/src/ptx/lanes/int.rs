@@ -265,7 +265,7 @@ pub(in crate::ptx) fn find(ty: Type, shift: bool) -> Option<LaneFn> {
 /// `bfe`: bits `b .. b + c` of `a`, sign-extended for signed types.
 pub(in crate::ptx) fn extract(ty: Type) -> Option<LaneFn> {
     fn one(a: u64, pos: u32, len: u32, width: u32, signed: bool) -> u64 {
-        let (pos, len) = (pos & 0xFF, len & 0xFF);
+        let (pos, len) = (amount(pos, width), amount(len, width));
         let mask = if width == 64 { u64::MAX } else { u64::from(u32::MAX) };
         let top = (pos + len).min(width);
         let sign = if !signed || len == 0 { 0 } else { a >> (top.min(width) - 1).min(width - 1) & 1 };
@@ -289,10 +289,10 @@ pub(in crate::ptx) fn extract(ty: Type) -> Option<LaneFn> {
 pub(in crate::ptx) fn insert_field(ty: Type) -> Option<LaneFn> {
     by_wide(
         ty,
-        lanes!(
-            |a: u32, b: u32, c: u32| (u64::from(a) & field_mask(c)).checked_shl(b & 0xFF).unwrap_or(0) as u32
-        ),
-        lanes!(|a: u64, b: u32, c: u32| (a & field_mask(c)).checked_shl(b & 0xFF).unwrap_or(0)),
+        lanes!(|a: u32, b: u32, c: u32| {
+            (u64::from(a) & field_mask(amount(c, 32))).checked_shl(amount(b, 32)).unwrap_or(0) as u32
+        }),
+        lanes!(|a: u64, b: u32, c: u32| (a & field_mask(c)).checked_shl(b).unwrap_or(0)),
     )
 }
 
@@ -300,13 +300,21 @@ pub(in crate::ptx) fn insert_field(ty: Type) -> Option<LaneFn> {
 pub(in crate::ptx) fn clear_field(ty: Type) -> Option<LaneFn> {
     by_wide(
         ty,
-        lanes!(|a: u32, b: u32, c: u32| a & !(field_mask(c).checked_shl(b & 0xFF).unwrap_or(0) as u32)),
-        lanes!(|a: u64, b: u32, c: u32| a & !field_mask(c).checked_shl(b & 0xFF).unwrap_or(0)),
+        lanes!(|a: u32, b: u32, c: u32| {
+            a & !(field_mask(amount(c, 32)).checked_shl(amount(b, 32)).unwrap_or(0) as u32)
+        }),
+        lanes!(|a: u64, b: u32, c: u32| a & !field_mask(c).checked_shl(b).unwrap_or(0)),
     )
 }
 
+/// A position or length: of 32-bit fields the hardware reads the low byte, of 64-bit ones all of it. What lies
+/// beyond every field is cut to 255.
+fn amount(v: u32, width: u32) -> u32 {
+    if width == 32 { v & 0xFF } else { v.min(255) }
+}
+
 fn field_mask(len: u32) -> u64 {
-    1u64.checked_shl(len & 0xFF).map_or(u64::MAX, |bit| bit - 1)
+    1u64.checked_shl(len).map_or(u64::MAX, |bit| bit - 1)
 }
 
 /// `bmsk`: `b` ones from bit `a` on; clamped or wrapped.

@@ -138,7 +138,8 @@ pub(in crate::ptx) fn class(op: &str, ty: Type) -> Option<TestFn> {
         "infinite" => both!(|x, _| x.is_infinite()),
         "number" => both!(|x, _| !x.is_nan()),
         "notanumber" => both!(|x, _| x.is_nan()),
-        "normal" => both!(|_, normal| normal),
+        // A zero counts as normal, here as on the hardware.
+        "normal" => both!(|x, normal| normal || x == 0.0),
         "subnormal" => both!(|x, normal| x.is_finite() && x != 0.0 && !normal),
         _ => return None,
     })

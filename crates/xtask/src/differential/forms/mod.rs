@@ -9,7 +9,7 @@ mod floats;
 mod integers;
 
 use super::device::{Device, Launch, arg};
-use super::record::{Elem, Entry, Output, Tolerance};
+use super::record::{Elem, Entry, Output, Rows, Tolerance};
 use super::values::{Kind, inputs};
 
 /// Inputs of each form.
@@ -105,7 +105,7 @@ impl Form {
         let found = device.read(to, 8 * LANES)?;
         device.release();
         let bytes = found.chunks(8).flat_map(|word| &word[..self.widths[3] as usize / 8]).copied().collect();
-        Ok(vec![Output { elem: self.elem, tolerance: self.tolerance, bytes }])
+        Ok(vec![Output { elem: self.elem, tolerance: self.tolerance, rows: Rows::ALL, bytes }])
     }
 }
 
