@@ -126,9 +126,9 @@ pub fn explore<T>(seed: u64, strategy: Strategy, program: impl FnOnce() -> T) ->
     let outer = CURRENT.replace(Some((schedule.clone(), 0)));
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(program));
     CURRENT.replace(outer);
-    schedule.end(0);
-    let state = schedule.state.lock();
-    Outcome { result, trace: state.trace.clone(), deadlock: state.deadlock.clone() }
+    // The trace as it is when the program ends: what the rest still does has no place in the result.
+    let (trace, deadlock) = schedule.end(0);
+    Outcome { result, trace, deadlock }
 }
 
 impl Schedule {
@@ -205,18 +205,23 @@ impl Schedule {
         }
     }
 
-    fn end(&self, me: usize) {
+    /// The participant has ended. Returns the trace up to there, and the deadlock if there was one.
+    fn end(&self, me: usize) -> (Trace, Option<String>) {
         let mut state = self.state.lock();
         let dissolved = state.deadlock.is_some();
         state.participants[me].state = Standing::Ended;
         let (now, name) = (state.now, state.participants[me].name.clone());
         state.trace.step(now, &name, format_args!("ends"));
+        // Only the program's end is asked for its trace; the others are spared the copy.
+        let so_far = if me == 0 { state.trace.clone() } else { Trace::default() };
+        let deadlock = state.deadlock.clone();
         // Participants that wait for ever (idle workers of a simulator that lives on) are no deadlock once
         // the program has ended.
         if !dissolved && state.participants.iter().any(|p| p.is_runnable(state.now) || p.deadline().is_some())
         {
             self.pass_turn(state, me);
         }
+        (so_far, deadlock)
     }
 }
 
