@@ -429,23 +429,7 @@ impl<B: Backend> Inner<B> {
             }
             events.push((event, *follow));
         }
-        // One wait may imply another.
-        let before = events.len();
-        let mut at = 0;
-        while at < events.len() {
-            let stamp = events[at].1.stamp;
-            let implied = events.iter().any(|(other, _)| {
-                other.with(|content| {
-                    content.axis != stamp.axis && content.frontier.get(stamp.axis) >= stamp.epoch
-                })
-            });
-            if implied {
-                events.remove(at);
-            } else {
-                at += 1;
-            }
-        }
-        self.stats.add(Rule::SkipTransitive, (before - events.len()) as u64);
+        implying_first(&mut events);
         Ok(events)
     }
 
@@ -495,7 +479,13 @@ impl<B: Backend> Inner<B> {
         notes: &mut SmallVec<[WaitNote; 2]>,
     ) -> Result<(), Stop<B>> {
         for (event, follow) in events {
-            if state.frontier.get(follow.stamp.axis) >= follow.stamp.epoch || self.axes.done(follow.stamp) {
+            // Each stamp is judged here, by itself, by what has been queued and what is complete now. (That another event
+            // would imply it says nothing: that one's own stamp may have completed meanwhile, and it is not waited for.)
+            if state.frontier.get(follow.stamp.axis) >= follow.stamp.epoch {
+                self.stats.fire(Rule::SkipTransitive);
+                continue;
+            }
+            if self.axes.done(follow.stamp) {
                 continue;
             }
             if event.with(|content| content.outside) {
@@ -688,6 +678,27 @@ impl<B: Backend> Inner<B> {
         self.stats.fire(rule);
         self.axes.get(stream.axis)?.covering(epoch)
     }
+}
+
+/// Puts waits that imply others before those, so that the others are seen to be dominated once these are queued.
+fn implying_first<B: Backend>(events: &mut Covers<B>) {
+    if events.len() < 2 {
+        return;
+    }
+    let implied_by = |stamp: Stamp| {
+        let implies = |other: &&(EventRef<B>, Follow)| {
+            other.0.with(|content| {
+                content.axis != stamp.axis && content.frontier.get(stamp.axis) >= stamp.epoch
+            })
+        };
+        events.iter().filter(implies).count()
+    };
+    // Implication is transitive, so who implies another is implied by fewer.
+    let mut ranks: SmallVec<[(usize, usize); 4]> =
+        events.iter().enumerate().map(|(at, (_, follow))| (implied_by(follow.stamp), at)).collect();
+    ranks.sort_unstable();
+    let mut sorted: SmallVec<[Option<(EventRef<B>, Follow)>; 4]> = events.drain(..).map(Some).collect();
+    events.extend(ranks.iter().filter_map(|&(_, at)| sorted[at].take()));
 }
 
 /// Step 2: bounds, order by region, aliasing.

@@ -267,7 +267,8 @@ impl<B: Backend> Inner<B> {
         }
         let Some(slot) = self.axes.get(stamp.axis) else { return Settled::Complete };
         match slot.covering(stamp.epoch) {
-            // Else the place has changed hands: the axis has ended.
+            // Its event fired between the two looks, and this is a later one, or the place has changed hands.
+            Some(_) if self.axes.done(stamp) => Settled::Complete,
             Some(event) if event.stamp().axis == stamp.axis => Settled::Pending(event),
             Some(_) => Settled::Complete,
             None if self.axes.done(stamp) => Settled::Complete,

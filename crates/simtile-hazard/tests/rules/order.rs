@@ -59,6 +59,49 @@ fn repeated_and_transitive_waits_vanish() {
     lab.clean();
 }
 
+/// Runs once, inside the next driver call of this thread.
+fn at_next_call(run: impl FnOnce() + 'static) {
+    NEXT_CALL.set(Some(Box::new(run)));
+}
+
+thread_local! {
+    static NEXT_CALL: std::cell::Cell<Option<Box<dyn FnOnce()>>> = const { std::cell::Cell::new(None) };
+}
+
+#[test]
+fn a_wait_is_left_out_for_another_only_if_that_other_was_queued() {
+    let at_call = || {
+        if let Some(run) = NEXT_CALL.take() {
+            run();
+        }
+    };
+    let lab = Lab { tracker: Tracker::new(crate::support::Mock::new(at_call), Config::default()) };
+    let (a, b, c, writer) = (lab.stream(), lab.stream(), lab.stream(), lab.stream());
+    let (x, y) = (lab.region(64), lab.region(64));
+    lab.submit(&a, &[read(&x)]);
+    lab.run();
+    let mark = lab.tracker.begin_synchronize_all();
+    // What the host knows when that synchronisation ends: A's first read.
+    let mut known = lab.world().host_clock();
+    known.0[a.sim] = lab.world().streams[a.sim].done;
+    // B's read, which A then follows: the event behind A's later work covers A's read of X and implies B's.
+    lab.submit(&b, &[read(&x), write(&y)]);
+    lab.submit(&a, &[read(&y)]);
+    // C's read still has to be sealed: a driver call between the choice of events and the waits. In it A's read
+    // turns out complete by itself, so the event that stood for B's read is not waited for.
+    lab.submit(&c, &[read(&x)]);
+    let sealed = lab.tracker.settle(Stamp { axis: a.stream.axis(), epoch: 2 });
+    assert!(matches!(sealed, Settled::Pending(_)), "{sealed:?}");
+    let tracker = lab.tracker.clone();
+    at_next_call(move || {
+        tracker.backend().world.lock().host = Some(known);
+        tracker.end_synchronize_all(mark);
+    });
+    let done = lab.submit(&writer, &[write(&x)]);
+    assert!(done.waits.iter().any(|wait| wait.after.axis == b.stream.axis()), "{:?}", done.waits);
+    lab.clean();
+}
+
 #[test]
 fn completed_axes_leave_frontiers() {
     let lab = Lab::new();
