@@ -687,9 +687,9 @@ fn implying_first<B: Backend>(events: &mut Covers<B>) {
     }
     let implied_by = |stamp: Stamp| {
         let implies = |other: &&(EventRef<B>, Follow)| {
-            other.0.with(|content| {
-                content.axis != stamp.axis && content.frontier.get(stamp.axis) >= stamp.epoch
-            })
+            other
+                .0
+                .with(|content| content.axis != stamp.axis && content.frontier.get(stamp.axis) >= stamp.epoch)
         };
         events.iter().filter(implies).count()
     };
