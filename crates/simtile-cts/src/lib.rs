@@ -7,6 +7,7 @@
 //!
 //! * [`frame`]: what a test is, the runner, the reports;
 //! * [`gpu`], [`kernels`]: what tests start from;
+//! * [`probe`]: measurements of what the manual leaves open;
 //! * [`driver`], [`core_layer`]: the two layers, a module a family.
 
 pub mod artifacts;
@@ -15,6 +16,7 @@ pub mod driver;
 pub mod frame;
 pub mod gpu;
 pub mod kernels;
+pub mod probe;
 
 pub(crate) use frame::outcome::{code, cu, ensure, ensure_eq, ok};
 use frame::{Target, Test};

@@ -6,8 +6,10 @@
 
 use clap::{Parser, Subcommand};
 use simtile_cts::frame::report::{Report, Totals};
-use simtile_cts::frame::{Target, Test, coverage, expected, run};
+use simtile_cts::frame::{Cx, Stop, Target, Test, coverage, expected, run};
+use simtile_cts::probe::PROBES;
 use simtile_cts::{machine, tests};
+use simtile_driver::count::Counted;
 use std::path::PathBuf;
 use std::process::exit;
 use std::time::Duration;
@@ -51,6 +53,14 @@ enum Command {
         #[arg(long, conflicts_with_all = ["filter", "exact"])]
         update_expected: bool,
     },
+    /// Measures a driver and prints what it found, without judging it.
+    Probe {
+        /// `capture_matrix`; all of them without a name.
+        name: Option<String>,
+        /// As for `run`.
+        #[arg(long, default_value = "sim-fast")]
+        driver: String,
+    },
     /// Lists tests.
     List,
     /// Tests per driver entry and per promise.
@@ -81,6 +91,7 @@ fn main() {
             let options = Options { filter, json, jobs, verbose, json_file, watchdog, update_expected };
             run_tests(&Target::parse(&driver), &options)
         }
+        Command::Probe { name, driver } => run_probe(&Target::parse(&driver), name.as_deref()),
         Command::List => {
             for test in tests() {
                 println!("{}  ({}){}", test.name, test.layer.name(), promises(test));
@@ -119,6 +130,28 @@ fn run_exact(target: &Target, name: &str, json: bool) -> i32 {
     }
     println!("{}", report.line(true).unwrap_or_default());
     i32::from(report.outcome == "fail")
+}
+
+fn run_probe(target: &Target, name: Option<&str>) -> i32 {
+    let selected: Vec<_> = PROBES.iter().filter(|probe| name.is_none_or(|name| name == probe.0)).collect();
+    if selected.is_empty() {
+        eprintln!("there is no such probe");
+        return 2;
+    }
+    let mut failed = false;
+    for (name, probe) in selected {
+        println!("## {name}");
+        let mut print = |line: String| println!("{line}");
+        let measured = match target.open(1, 0) {
+            Ok((driver, simulator)) => probe(&Cx::new(Counted::new(driver), simulator, 0), &mut print),
+            Err(error) => Err(Stop::fail(format!("no driver: {error}"))),
+        };
+        if let Err(Stop::Fail(why) | Stop::Unsupported(why)) = measured {
+            println!("failed: {why}");
+            failed = true;
+        }
+    }
+    i32::from(failed)
 }
 
 fn default_jobs(target: &Target) -> usize {
