@@ -114,11 +114,23 @@ impl Core {
     /// Files a report.
     pub(crate) fn report(&self, mut report: Report) {
         report.seed = self.config.seed;
+        let mut reports = self.reports.lock();
         if self.config.print_reports {
-            // Nothing to be done if stderr is closed or full; the report is kept.
-            let _ = writeln!(std::io::stderr(), "simtile: {report}");
+            // A loop with a fault in it would fill the screen with one line. Every report is kept all the same.
+            let alike = reports
+                .iter()
+                .rev()
+                .take(LOOKED_BACK)
+                .filter(|earlier| **earlier == report)
+                .take(PRINTED_ALIKE)
+                .count();
+            let more = if alike + 1 == PRINTED_ALIKE { " (printed no more)" } else { "" };
+            if alike < PRINTED_ALIKE {
+                // Nothing to be done if stderr is closed or full.
+                let _ = writeln!(std::io::stderr(), "simtile: {report}{more}");
+            }
         }
-        self.reports.lock().push(report);
+        reports.push(report);
     }
 
     pub(crate) fn reports(&self) -> Vec<Report> {
@@ -273,6 +285,10 @@ impl Core {
         self.work.notify_all();
     }
 }
+
+/// How often the same report is printed, of the last so many.
+const PRINTED_ALIKE: usize = 3;
+const LOOKED_BACK: usize = 1_000;
 
 /// Read from an H200.
 const DEFAULT_LIMITS: &[(CUlimit, usize)] = &[

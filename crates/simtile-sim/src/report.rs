@@ -30,7 +30,7 @@ pub enum ReportKind {
 }
 
 /// Something that went wrong, in words.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// What kind of thing.
