@@ -4,13 +4,13 @@
 //! Nothing is given back: a simulator takes everything with it, and on a GPU the test's process ends. Tests that
 //! are about giving back call the table themselves.
 
-use crate::frame::{Check, Cx, Stop};
+use crate::frame::{Check, Cx, Stop, threads};
 use crate::{code, cu, kernels, ok};
 use bytemuck::Pod;
 use simtile_driver::sys::*;
 use simtile_driver::{Driver, Entry};
 use std::ffi::{CStr, c_void};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A device, its primary context current on the calling thread.
 pub struct Gpu<'a> {
@@ -237,15 +237,15 @@ impl<'a> Gpu<'a> {
 
     /// Polls an event for at most `limit`; whether it finished.
     pub fn done_within(&self, event: CUevent, limit: Duration) -> Check<bool> {
-        let end = Instant::now() + limit;
+        let end = threads::now() + limit;
         loop {
             if self.is_done(event)? {
                 return Ok(true);
             }
-            if Instant::now() > end {
+            if threads::now() > end {
                 return Ok(false);
             }
-            std::thread::sleep(Duration::from_micros(200));
+            threads::sleep(Duration::from_micros(200));
         }
     }
 

@@ -6,7 +6,7 @@
 
 use clap::{Parser, Subcommand};
 use simtile_cts::frame::report::{Report, Totals};
-use simtile_cts::frame::{Cx, Stop, Target, Test, coverage, expected, run};
+use simtile_cts::frame::{Cx, Seeds, Stop, Target, Test, coverage, expected, run};
 use simtile_cts::probe::PROBES;
 use simtile_cts::{machine, tests};
 use simtile_driver::count::Counted;
@@ -25,9 +25,15 @@ struct Cli {
 enum Command {
     /// Runs tests.
     Run {
-        /// `sim-fast`, `sim-fifo`, `cuda`, or the path of a driver library.
+        /// `sim-fast`, `sim-fifo`, `sim-explore`, `cuda`, or the path of a driver library.
         #[arg(long, default_value = "sim-fast")]
         driver: String,
+        /// How many seeds each test runs with on `sim-explore` (4).
+        #[arg(long)]
+        seeds: Option<u64>,
+        /// The first of these seeds (0).
+        #[arg(long)]
+        seed: Option<u64>,
         /// Only tests whose name or layer contains this.
         #[arg(long)]
         filter: Option<String>,
@@ -73,11 +79,13 @@ enum Command {
 
 fn main() {
     exit(match Cli::parse().command {
-        Command::Run { driver, exact: Some(name), json, .. } => {
-            run_exact(&Target::parse(&driver), &name, json)
+        Command::Run { driver, seeds, seed, exact: Some(name), json, .. } => {
+            run_exact(&target(&driver, seed, seeds), &name, json)
         }
         Command::Run {
             driver,
+            seeds,
+            seed,
             filter,
             exact: None,
             json,
@@ -89,7 +97,7 @@ fn main() {
         } => {
             let watchdog = Duration::from_secs(watchdog);
             let options = Options { filter, json, jobs, verbose, json_file, watchdog, update_expected };
-            run_tests(&Target::parse(&driver), &options)
+            run_tests(&target(&driver, seed, seeds), &options)
         }
         Command::Probe { name, driver } => run_probe(&Target::parse(&driver), name.as_deref()),
         Command::List => {
@@ -100,6 +108,16 @@ fn main() {
         }
         Command::Coverage { driver } => run_coverage(&Target::parse(&driver)),
     });
+}
+
+fn target(driver: &str, first: Option<u64>, count: Option<u64>) -> Target {
+    match Target::parse(driver) {
+        Target::SimExplore(seeds) => Target::SimExplore(Seeds {
+            first: first.unwrap_or(seeds.first),
+            count: count.unwrap_or(seeds.count),
+        }),
+        target => target,
+    }
 }
 
 fn promises(test: &Test) -> String {

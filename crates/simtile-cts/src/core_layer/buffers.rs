@@ -1,7 +1,7 @@
 //! Buffers and copies by our API.
 
 use super::{Core, refused};
-use crate::frame::{Check, Cx, same};
+use crate::frame::{Check, Cx, same, threads};
 use crate::{ensure, ensure_eq};
 use simtile_core::{DeviceBuffer, LaunchArgs, MemoryError};
 
@@ -121,7 +121,7 @@ fn another_stream_follows_the_last_use(cx: &Cx) -> Check {
         // SAFETY: the kernel updates the 100 words of its buffer, of which it is told.
         unsafe { stream.launch(&step, shape, &args) }?;
     }
-    std::thread::sleep(crate::gpu::A_WHILE);
+    threads::sleep(crate::gpu::A_WHILE);
     ensure!(!other.is_complete()?, "a launch on another stream passed the gated one before it");
     gate.open();
     // ((0 * 3 + 1) * 3 + 2) * 3 + 3

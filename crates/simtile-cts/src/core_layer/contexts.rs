@@ -1,12 +1,13 @@
 //! Contexts by our API: identity, what mixes with what, and the current context.
 
 use super::{Core, refused};
-use crate::frame::{Check, Cx, Need, Stop};
+use crate::frame::{Check, Cx, Need, Stop, threads};
 use crate::{ensure, ensure_eq, ok};
 use simtile_core::{Context, ContextError, DeviceBuffer, StreamError};
 use simtile_driver::sys::*;
 use std::sync::Arc;
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 crate::frame::registry::tests! { Core, "core_contexts";
     primary_handles_are_equal proves ["H1"],
@@ -157,7 +158,7 @@ fn a_created_context_is_not_left_current(cx: &Cx) -> Check {
 
 fn works_on_any_thread(cx: &Cx) -> Check {
     let core = Core::new(cx)?;
-    let checks: Vec<Check> = thread::scope(|scope| {
+    let checks: Vec<Check> = threads::scope(|scope| {
         let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| work(&core.context))).collect();
         threads
             .into_iter()
@@ -173,15 +174,19 @@ fn drop_of_the_last_handle_does_not_wait(cx: &Cx) -> Check {
     let stream = context.new_stream()?;
     let buffer = DeviceBuffer::<u32>::zeroed(&stream, 1000)?;
     // A kernel as gate would belong to another context: a host function holds the stream.
-    let (open, opened) = std::sync::mpsc::channel::<()>();
+    let opened = Arc::new(AtomicBool::new(false));
+    let held = opened.clone();
     stream.launch_host_function(move || {
-        let _ = opened.recv_timeout(crate::gpu::SOON);
+        let end = threads::now() + crate::gpu::SOON;
+        while !held.load(Ordering::SeqCst) && threads::now() < end {
+            threads::sleep(Duration::from_millis(1));
+        }
     })?;
     let event = stream.record_event()?;
     ensure!(!event.is_complete()?, "an event behind a gate is complete");
     // If a drop waited for the device, it would never return: the gate opens after it.
     drop((buffer, event, stream, context));
-    drop(open);
+    opened.store(true, Ordering::SeqCst);
     ensure!(simtile_core::drain_background(crate::gpu::SOON), "dropped handles were not given back in time");
     Ok(())
 }

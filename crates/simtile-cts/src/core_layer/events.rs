@@ -1,7 +1,7 @@
 //! Events by our API.
 
 use super::{Core, refused};
-use crate::frame::{Check, Cx};
+use crate::frame::{Check, Cx, threads};
 use crate::{code, ensure};
 use simtile_core::StreamError;
 
@@ -32,7 +32,7 @@ fn timed_event_measures(cx: &Cx) -> Check {
     let core = Core::new(cx)?;
     let start = core.stream.record_timed_event()?;
     let gate = core.gate(&core.stream)?;
-    std::thread::sleep(crate::gpu::A_WHILE);
+    threads::sleep(crate::gpu::A_WHILE);
     gate.open();
     let end = core.stream.record_timed_event()?;
     end.synchronize()?;

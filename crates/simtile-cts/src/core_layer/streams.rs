@@ -1,13 +1,12 @@
 //! Streams by our API.
 
 use super::{Core, refused};
-use crate::frame::{Check, Cx, Stop};
+use crate::frame::{Check, Cx, Stop, threads};
 use crate::{ensure, ensure_eq, ok};
 use simtile_core::{DeviceBuffer, Stream, StreamError, in_host_function};
 use simtile_driver::sys::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 
 crate::frame::registry::tests! { Core, "core_streams";
     owned_streams_are_non_blocking proves ["H3"],
@@ -59,7 +58,7 @@ fn default_streams_are_named(cx: &Cx) -> Check {
 fn per_thread_stream_belongs_to_its_thread(cx: &Cx) -> Check {
     let core = Core::new(cx)?;
     let ours = core.context.per_thread_default_stream();
-    let error = thread::scope(|scope| {
+    let error = threads::scope(|scope| {
         scope
             .spawn(|| refused(ours.synchronize(), &["another thread"]))
             .join()
@@ -116,7 +115,7 @@ fn wait_orders_two_streams(cx: &Cx) -> Check {
     let event = a.record_event()?;
     b.wait(&event)?;
     let done = b.record_event()?;
-    thread::sleep(crate::gpu::A_WHILE);
+    threads::sleep(crate::gpu::A_WHILE);
     ensure!(!done.is_complete()?, "a wait for a gated event is over");
     gate.open();
     done.synchronize()?;
@@ -128,7 +127,7 @@ fn fork_and_join(cx: &Cx) -> Check {
     let core = Core::new(cx)?;
     let gate = core.gate(&core.stream)?;
     let fork = core.stream.fork()?;
-    thread::sleep(crate::gpu::A_WHILE);
+    threads::sleep(crate::gpu::A_WHILE);
     ensure!(!fork.is_complete()?, "a fork of a gated stream is idle");
     gate.open();
     core.stream.join(&fork)?;

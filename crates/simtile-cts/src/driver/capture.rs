@@ -1,10 +1,9 @@
 //! Stream capture: what it takes, and what ends it. The codes are measured (driver-facts, *Capture*).
 
-use crate::frame::{Check, Cx, Stop};
+use crate::frame::{Check, Cx, Stop, threads};
 use crate::gpu::{Args, Gpu, Shape};
 use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
-use std::thread;
 
 crate::frame::registry::tests! { Driver, "capture";
     work_becomes_nodes,
@@ -22,15 +21,15 @@ crate::frame::registry::tests! { Driver, "capture";
     info_and_dependencies,
 }
 
-const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-const LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+pub(super) const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+pub(super) const LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+pub(super) const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 
-fn begin(cx: &Cx, stream: CUstream, mode: CUstreamCaptureMode) -> Check {
+pub(super) fn begin(cx: &Cx, stream: CUstream, mode: CUstreamCaptureMode) -> Check {
     ok!(cx, cuStreamBeginCapture(stream, mode))
 }
 
-fn end(cx: &Cx, stream: CUstream) -> Check<CUgraph> {
+pub(super) fn end(cx: &Cx, stream: CUstream) -> Check<CUgraph> {
     let mut graph = CUgraph::NULL;
     ok!(cx, cuStreamEndCapture(stream, &mut graph))?;
     ensure!(!graph.is_null(), "the captured graph is null");
@@ -49,12 +48,12 @@ fn status(cx: &Cx, stream: CUstream) -> Check<CUstreamCaptureStatus> {
     Ok(status)
 }
 
-fn is_active(cx: &Cx, stream: CUstream) -> Check<bool> {
+pub(super) fn is_active(cx: &Cx, stream: CUstream) -> Check<bool> {
     Ok(status(cx, stream)? == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE)
 }
 
 /// The capture is dead: it says so, and ends without a graph.
-fn is_dead(cx: &Cx, stream: CUstream) -> Check {
+pub(super) fn is_dead(cx: &Cx, stream: CUstream) -> Check {
     let dead = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED;
     ensure_eq!(status(cx, stream)?, dead, "status of a dead capture");
     let mut graph = CUgraph(1);
@@ -64,8 +63,8 @@ fn is_dead(cx: &Cx, stream: CUstream) -> Check {
 }
 
 /// Runs on another thread, with the context current.
-fn elsewhere(gpu: &Gpu<'_>, run: impl FnOnce() -> Check + Send) -> Check {
-    thread::scope(|scope| {
+pub(super) fn elsewhere(gpu: &Gpu<'_>, run: impl FnOnce() -> Check + Send) -> Check {
+    threads::scope(|scope| {
         let other = scope.spawn(|| {
             gpu.enter()?;
             run()

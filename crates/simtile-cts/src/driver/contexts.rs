@@ -1,10 +1,9 @@
 //! Contexts: primary and created ones, what is current, limits.
 
-use crate::frame::{Check, Cx, Need, Stop};
+use crate::frame::{Check, Cx, Need, Stop, threads};
 use crate::gpu::{Args, Gpu, Shape};
 use crate::{code, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
-use std::thread;
 
 crate::frame::registry::tests! { Driver, "contexts";
     primary_is_one,
@@ -123,7 +122,7 @@ fn none_is_current_at_first(cx: &Cx) -> Check {
 fn current_belongs_to_a_thread(cx: &Cx) -> Check {
     let context = retain(cx)?;
     ok!(cx, cuCtxSetCurrent(context))?;
-    thread::scope(|scope| {
+    threads::scope(|scope| {
         scope
             .spawn(|| {
                 ensure_eq!(current(cx)?, CUcontext::NULL, "current context of another thread");

@@ -1,10 +1,9 @@
 //! The legacy default stream, per-thread default streams, and what waits for them.
 
-use crate::frame::{Check, Cx, Stop};
+use crate::frame::{Check, Cx, Stop, threads};
 use crate::gpu::{Args, Gpu, Shape};
 use crate::{cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
-use std::thread;
 
 crate::frame::registry::tests! { Driver, "default_streams";
     legacy_has_two_names,
@@ -100,7 +99,9 @@ fn legacy_orders_two_blocking_streams(cx: &Cx) -> Check {
 }
 
 fn on_a_thread<T: Send>(work: impl FnOnce() -> Check<T> + Send) -> Check<T> {
-    thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|_| Err(Stop::fail("the thread panicked"))))
+    threads::scope(|scope| {
+        scope.spawn(work).join().unwrap_or_else(|_| Err(Stop::fail("the thread panicked")))
+    })
 }
 
 fn per_thread_is_one_a_thread(cx: &Cx) -> Check {

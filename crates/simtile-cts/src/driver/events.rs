@@ -1,11 +1,10 @@
 //! Events: recording, waiting, timing.
 
-use crate::frame::{Check, Cx, Need, Stop};
+use crate::frame::{Check, Cx, Need, Stop, threads};
 use crate::gpu::{A_WHILE, Args, Gpu, Shape};
 use crate::{code, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 crate::frame::registry::tests! { Driver, "events";
     flags,
@@ -87,7 +86,7 @@ fn waits(cx: &Cx, flags: CUevent_flags) -> Check {
     gpu.launch(store, Shape::ONE, stream, &Args::new().with(flag.device).with(1u32))?;
     ok!(cx, cuEventRecord(event, stream))?;
     let opened = AtomicBool::new(false);
-    thread::scope(|scope| {
+    threads::scope(|scope| {
         let waiter = scope.spawn(|| {
             gpu.enter()?;
             ok!(cx, cuEventSynchronize(event))?;
@@ -95,7 +94,7 @@ fn waits(cx: &Cx, flags: CUevent_flags) -> Check {
             ensure_eq!(flag.get(0), 1, "word written before the event");
             Ok(())
         });
-        thread::sleep(A_WHILE);
+        threads::sleep(A_WHILE);
         opened.store(true, Ordering::SeqCst);
         gate.open();
         waiter.join().unwrap_or_else(|_| Err(Stop::fail("the thread panicked")))
@@ -136,16 +135,16 @@ fn record_again_does_not_lose_a_waiter(cx: &Cx) -> Check {
     let second = gpu.gate(b)?;
     ok!(cx, cuEventRecord(event, a))?;
     let returned = AtomicBool::new(false);
-    thread::scope(|scope| {
+    threads::scope(|scope| {
         let waiter = scope.spawn(|| {
             gpu.enter()?;
             let check = ok!(cx, cuEventSynchronize(event));
             returned.store(true, Ordering::SeqCst);
             check
         });
-        thread::sleep(A_WHILE);
+        threads::sleep(A_WHILE);
         let recorded = ok!(cx, cuEventRecord(event, b));
-        thread::sleep(A_WHILE);
+        threads::sleep(A_WHILE);
         let early = returned.load(Ordering::SeqCst);
         // Both records complete: whichever the driver waits for, the thread has to return. If it does not,
         // the watchdog reports this test.
@@ -168,12 +167,12 @@ fn a_parked_waiter_blocks_nobody(cx: &Cx) -> Check {
     ))?;
     let gate = gpu.gate(a)?;
     ok!(cx, cuEventRecord(event, a))?;
-    thread::scope(|scope| {
+    threads::scope(|scope| {
         let waiter = scope.spawn(|| {
             gpu.enter()?;
             ok!(cx, cuEventSynchronize(event))
         });
-        thread::sleep(A_WHILE);
+        threads::sleep(A_WHILE);
         let meanwhile = (|| {
             gpu.launch(empty, Shape::ONE, b, &Args::new())?;
             gpu.finishes(gpu.recorded(b)?, "work beside a parked waiter")?;

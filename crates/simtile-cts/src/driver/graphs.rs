@@ -1,12 +1,11 @@
 //! Graphs: building, instantiating, launching, changing.
 
-use crate::frame::{Check, Cx};
+use crate::frame::{Check, Cx, threads};
 use crate::gpu::{Args, Gpu, SOON, Shape};
 use crate::{code, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
 crate::frame::registry::tests! { Driver, "graphs";
     built_graphs_run_in_order,
@@ -382,9 +381,9 @@ fn user_objects(cx: &Cx) -> Check {
     ensure_eq!(gone.load(Ordering::SeqCst), 0, "destructions while a launch is pending");
     gate.open();
     gpu.sync(stream)?;
-    let end = Instant::now() + SOON;
-    while gone.load(Ordering::SeqCst) == 0 && Instant::now() < end {
-        std::thread::yield_now();
+    let end = threads::now() + SOON;
+    while gone.load(Ordering::SeqCst) == 0 && threads::now() < end {
+        threads::yield_now();
     }
     ensure_eq!(gone.load(Ordering::SeqCst), 1, "destructions");
     Ok(())

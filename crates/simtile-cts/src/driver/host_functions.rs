@@ -1,6 +1,6 @@
 //! Host functions in streams.
 
-use crate::frame::{Check, Cx};
+use crate::frame::{Check, Cx, threads};
 use crate::gpu::{A_WHILE, Args, Gpu, Shape};
 use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::Driver;
@@ -74,7 +74,7 @@ fn work_behind_it_waits(cx: &Cx) -> Check {
     let copy = gpu.kernel(c"copy_one")?;
     let (from, to) = (gpu.pinned(1)?, gpu.pinned(1)?);
     queue(&gpu, stream, move || {
-        std::thread::sleep(A_WHILE);
+        threads::sleep(A_WHILE);
         from.set(0, 33);
     })?;
     gpu.launch(copy, Shape::ONE, stream, &Args::new().with(from.device).with(to.device))?;
@@ -101,7 +101,7 @@ fn other_streams_go_on(cx: &Cx) -> Check {
     let hold = Hold(released);
     queue(&gpu, a, move || {
         while !released.load(Ordering::SeqCst) {
-            std::thread::sleep(A_WHILE / 60);
+            threads::sleep(A_WHILE / 60);
         }
     })?;
     let held = gpu.recorded(a)?;

@@ -5,8 +5,12 @@
 
 mod artifacts_simt;
 mod artifacts_tile;
+mod blocked_launches;
+mod blocking;
 mod capture;
+mod capture_calls;
 mod contexts;
+mod copies;
 mod default_streams;
 mod devices;
 mod events;
@@ -26,6 +30,8 @@ mod peer;
 mod pointers;
 mod pools;
 mod queue;
+mod sitting;
+mod stalls;
 mod streams;
 mod values;
 mod vmm;
@@ -56,7 +62,12 @@ pub const FAMILIES: &[&[Test]] = &[
     values::TESTS,
     order::TESTS,
     queue::TESTS,
+    blocked_launches::TESTS,
+    stalls::TESTS,
+    sitting::TESTS,
+    copies::TESTS,
     capture::TESTS,
+    capture_calls::TESTS,
     graphs::TESTS,
     artifacts_simt::TESTS,
     artifacts_tile::TESTS,

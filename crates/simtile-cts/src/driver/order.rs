@@ -1,6 +1,6 @@
 //! Rows of driver-facts' table *Order* that are about more than one family.
 
-use crate::frame::{Check, Cx, Need};
+use crate::frame::{Check, Cx, Need, threads};
 use crate::gpu::{A_WHILE, Args, Gpu, Shape};
 use crate::{cu, ensure, ensure_eq, kernels, ok};
 use simtile_driver::sys::*;
@@ -100,7 +100,7 @@ fn dependent_launch_with_wait_never_does(cx: &Cx) -> Check {
         pair.words.set(0, 0);
         pair.words.set(1, 0);
         pair.launch(secondary)?;
-        std::thread::sleep(A_WHILE / 6);
+        threads::sleep(A_WHILE / 6);
         let early = pair.words.get(1);
         pair.flag.set(0, 1);
         pair.gpu.sync(pair.stream)?;

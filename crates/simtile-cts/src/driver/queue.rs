@@ -1,73 +1,80 @@
-//! How much a stream takes before a call blocks (driver-facts, Queues).
+//! How much streams and contexts take before a call blocks (driver-facts, *Queues and blocking*: queue limit).
 //!
-//! A second thread submits while the stream is gated; the count is read once it has stood still for a while.
+//! A second thread submits while streams are gated; the count is read once it has stood still for a while.
 
-use crate::frame::{Check, Cx, Stop};
-use crate::gpu::{Args, Gpu, Shape};
-use crate::{cu, ensure, ensure_eq, ok};
+use super::blocking::{blocks, ready_kernel, settled};
+use crate::frame::{Check, Cx, Stop, threads};
+use crate::gpu::{Args, Gate, Gpu, Shape};
+use crate::{ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 crate::frame::registry::tests! { Driver, "queue";
     launches_block_at_the_limit,
     memsets_count,
+    copies_count,
+    graph_launches_count,
+    written_values_count,
     records_waits_and_host_functions_do_not_count,
-    a_full_stream_does_not_hold_up_the_others,
+    a_context_has_room_for_8_streams,
+    a_context_has_room_for_no_more_on_32_streams,
+    a_context_has_room_for_no_more_on_100_streams,
 }
 
 /// Launches that a gated stream takes.
 const LIMIT: u32 = 1021;
 /// More than that.
 const MANY: u32 = 1200;
-/// A counter that stands still for so long is blocked.
-const STILL: Duration = Duration::from_millis(400);
+/// Launches that a context takes.
+const ROOM: u32 = 8168;
 
-/// Waits until the counter stands still or reaches `end`, and gives it.
-fn settled(counter: &AtomicU32, end: u32) -> u32 {
-    let mut last = counter.load(Ordering::SeqCst);
-    let mut since = Instant::now();
-    loop {
-        thread::sleep(Duration::from_millis(5));
-        let now = counter.load(Ordering::SeqCst);
-        if now == end || (now == last && since.elapsed() > STILL) {
-            return now;
-        }
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
-    }
-}
-
-/// Calls `submit` up to `count` times on a second thread behind a gate on `stream`. Gives how many calls
-/// returned while the gate was closed, after all of them have.
+/// Calls `submit` with 0, 1, 2, … up to `count` on a second thread while gates are closed. Gives how many calls returned
+/// meanwhile, after all of them have.
 fn accepted(
     gpu: &Gpu<'_>,
-    stream: CUstream,
+    gates: Vec<Gate>,
     count: u32,
-    submit: impl Fn() -> Check + Send + Sync,
-    meanwhile: impl FnOnce() -> Check,
+    submit: impl Fn(u32) -> Check + Send + Sync,
+    meanwhile: impl FnOnce(Box<dyn FnOnce()>) -> Check,
 ) -> Check<u32> {
-    let gate = gpu.gate(stream)?;
     let counter = AtomicU32::new(0);
-    thread::scope(|scope| {
+    let open: Box<dyn FnOnce()> = Box::new(move || drop(gates));
+    threads::scope(|scope| {
         let thread = scope.spawn(|| {
             gpu.enter()?;
-            for _ in 0..count {
-                submit()?;
+            for index in 0..count {
+                submit(index)?;
                 counter.fetch_add(1, Ordering::SeqCst);
             }
             Ok(())
         });
         let taken = settled(&counter, count);
-        let others = meanwhile();
-        gate.open();
+        let others = meanwhile(open);
         thread.join().unwrap_or_else(|_| Err(Stop::fail("the submitting thread panicked")))?;
         others?;
-        gpu.sync(stream)?;
+        ok!(gpu, cuCtxSynchronize())?;
         Ok(taken)
     })
+}
+
+/// As [`accepted`], on one stream.
+fn taken(
+    gpu: &Gpu<'_>,
+    stream: CUstream,
+    count: u32,
+    submit: impl Fn() -> Check + Send + Sync,
+) -> Check<u32> {
+    let gates = vec![gpu.gate(stream)?];
+    accepted(
+        gpu,
+        gates,
+        count,
+        |_| submit(),
+        |open| {
+            open();
+            Ok(())
+        },
+    )
 }
 
 fn launches_block_at_the_limit(cx: &Cx) -> Check {
@@ -80,8 +87,7 @@ fn launches_block_at_the_limit(cx: &Cx) -> Check {
     gpu.sync(stream)?;
     gpu.write(word, &[0u32])?;
     let submit = || gpu.launch(step, Shape::ONE, stream, &Args::new().with(word).with(1u32).with(1u32));
-    let taken = accepted(&gpu, stream, MANY, submit, || Ok(()))?;
-    ensure_eq!(taken, LIMIT, "launches taken by a gated stream");
+    ensure_eq!(taken(&gpu, stream, MANY, submit)?, LIMIT, "launches taken by a gated stream");
     // Nothing was lost or done twice.
     let expected = (0..MANY).fold(0u32, |x, _| x.wrapping_mul(3).wrapping_add(1));
     ensure_eq!(gpu.word(word)?, expected, "word after all launches");
@@ -92,23 +98,55 @@ fn memsets_count(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let stream = gpu.stream()?;
     let memory = gpu.zeroed(4096)?;
-    let driver = gpu.driver();
-    let submit = || {
-        let code = cu!(gpu, cuMemsetD8Async(memory, 1, 4096, stream));
-        crate::frame::succeeded(driver, simtile_driver::Entry::cuMemsetD8Async, code, "memsets_count")
-    };
-    let taken = accepted(&gpu, stream, MANY, submit, || Ok(()))?;
+    let taken = taken(&gpu, stream, MANY, || ok!(gpu, cuMemsetD8Async(memory, 1, 4096, stream)))?;
     ensure!(taken < MANY, "a gated stream took {taken} memsets");
     Ok(())
 }
 
+fn copies_count(cx: &Cx) -> Check {
+    let gpu = Gpu::new(cx)?;
+    let stream = gpu.stream()?;
+    let memory = gpu.zeroed(8192)?;
+    let submit = || ok!(gpu, cuMemcpyDtoDAsync(memory + 4096, memory, 4096, stream));
+    let taken = taken(&gpu, stream, MANY, submit)?;
+    ensure!(taken < MANY, "a gated stream took {taken} device copies");
+    Ok(())
+}
+
+fn graph_launches_count(cx: &Cx) -> Check {
+    let gpu = Gpu::new(cx)?;
+    let stream = gpu.stream()?;
+    let word = gpu.zeroed(4)?;
+    let (mut graph, mut exec) = (CUgraph::NULL, CUgraphExec::NULL);
+    ok!(cx, cuStreamBeginCapture(stream, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED))?;
+    ok!(cx, cuMemsetD32Async(word, 1, 1, stream))?;
+    ok!(cx, cuStreamEndCapture(stream, &mut graph))?;
+    ok!(cx, cuGraphInstantiateWithFlags(&mut exec, graph, 0))?;
+    ok!(cx, cuGraphLaunch(exec, stream))?;
+    gpu.sync(stream)?;
+    let taken = taken(&gpu, stream, MANY, || ok!(gpu, cuGraphLaunch(exec, stream)))?;
+    ensure!(taken < MANY, "a gated stream took {taken} graph launches");
+    Ok(())
+}
+
+fn written_values_count(cx: &Cx) -> Check {
+    let gpu = Gpu::new(cx)?;
+    let stream = gpu.stream()?;
+    let word = gpu.pinned(1)?;
+    let many = 2 * MANY;
+    let taken = taken(&gpu, stream, many, || ok!(gpu, cuStreamWriteValue32(stream, word.device, 1, 0)))?;
+    ensure!(taken < many, "a gated stream took {taken} write-values");
+    Ok(())
+}
+
+/// 20 000 calls of five kinds.
 fn records_waits_and_host_functions_do_not_count(cx: &Cx) -> Check {
     unsafe extern "C" fn nothing(_: *mut std::ffi::c_void) {}
     let gpu = Gpu::new(cx)?;
     let (stream, other) = (gpu.stream()?, gpu.stream()?);
     let event = gpu.event()?;
     let outside = gpu.recorded(other)?;
-    let count = 1500;
+    let count = 4000;
     let submit = || {
         ok!(gpu, cuEventRecord(event, stream))?;
         ok!(gpu, cuStreamWaitEvent(stream, outside, 0))?;
@@ -117,31 +155,43 @@ fn records_waits_and_host_functions_do_not_count(cx: &Cx) -> Check {
         ok!(gpu, cuMemAllocAsync(&mut memory, 4096, stream))?;
         ok!(gpu, cuMemFreeAsync(memory, stream))
     };
-    let taken = accepted(&gpu, stream, count, submit, || Ok(()))?;
+    let taken = taken(&gpu, stream, count, submit)?;
     ensure_eq!(taken, count, "rounds of record, wait, host function, alloc and free taken by a gated stream");
     Ok(())
 }
 
-/// driver-facts, Queues: one launch blocked on a full stream: event queries, and launches, records and waits
-/// on other streams are still fine.
-fn a_full_stream_does_not_hold_up_the_others(cx: &Cx) -> Check {
+/// So many gated streams, filled in turns, take what a context has room for; then a launch on an idle stream blocks too.
+fn room(cx: &Cx, count: u32, least: u32, most: u32) -> Check {
     let gpu = Gpu::new(cx)?;
-    let (full, other) = (gpu.stream()?, gpu.stream()?);
-    let empty = gpu.kernel(c"empty")?;
-    // Creating an event would block, so they are made before.
-    let (theirs, ours) = (gpu.recorded(full)?, gpu.event()?);
-    gpu.launch(empty, Shape::ONE, other, &Args::new())?;
-    gpu.sync(other)?;
-    let submit = || gpu.launch(empty, Shape::ONE, full, &Args::new());
-    let taken = accepted(&gpu, full, MANY, submit, || {
-        ensure!(gpu.is_done(theirs)?, "the event recorded before the gate is not done");
-        for _ in 0..20 {
-            gpu.launch(empty, Shape::ONE, other, &Args::new())?;
-        }
-        ok!(cx, cuEventRecord(ours, other))?;
-        gpu.finishes(ours, "work on a stream beside a full one")?;
-        ok!(cx, cuStreamWaitEvent(other, ours, 0))
+    let empty = ready_kernel(&gpu)?;
+    let streams = (0..count).map(|_| gpu.stream()).collect::<Check<Vec<_>>>()?;
+    let idle = gpu.stream()?;
+    let gates = streams.iter().map(|&stream| gpu.gate(stream)).collect::<Check<Vec<_>>>()?;
+    let submit = |index: u32| {
+        let stream = streams.get((index % count) as usize).copied().unwrap_or_default();
+        gpu.launch(empty, Shape::ONE, stream, &Args::new())
+    };
+    let mut idle_blocks = false;
+    let taken = accepted(&gpu, gates, most + 200, submit, |open| {
+        idle_blocks = blocks(&gpu, || gpu.launch(empty, Shape::ONE, idle, &Args::new()), open)?;
+        Ok(())
     })?;
-    ensure!(taken < MANY, "a gated stream took {taken} launches");
+    ensure!((least..=most).contains(&taken), "{count} gated streams took {taken} launches");
+    ensure!(idle_blocks, "a launch on an idle stream did not block while the context was full");
     Ok(())
+}
+
+/// 1 021 on each of 8 gated streams.
+fn a_context_has_room_for_8_streams(cx: &Cx) -> Check {
+    room(cx, 8, ROOM - 16, ROOM + 16)
+}
+
+/// 255 on each of 32; the gates of a GPU are kernels that take places themselves.
+fn a_context_has_room_for_no_more_on_32_streams(cx: &Cx) -> Check {
+    room(cx, 32, ROOM - 48, ROOM + 16)
+}
+
+/// 82 on each of 100: eight queues do not divide them evenly, and the first full one holds up whoever takes turns.
+fn a_context_has_room_for_no_more_on_100_streams(cx: &Cx) -> Check {
+    room(cx, 100, ROOM - 600, ROOM + 100)
 }

@@ -9,9 +9,10 @@ pub(crate) mod registry;
 pub mod report;
 pub mod run;
 mod target;
+pub mod threads;
 
 pub use capture::printed;
 pub use context::{Cx, Random};
 pub use outcome::{Check, Outcome, Stop, has_code, returned, same, succeeded};
 pub use registry::{Layer, Need, PROMISES, Test};
-pub use target::Target;
+pub use target::{Seeds, Target};

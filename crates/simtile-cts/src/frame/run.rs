@@ -6,9 +6,11 @@
 //! the run exits with a failure at its end.
 
 use super::report::Report;
+use super::target::Seeds;
 use super::{Check, Cx, Need, Outcome, Stop, Target, Test};
 use simtile_driver::Entry;
 use simtile_driver::count::Counted;
+use simtile_sim::explore::{Strategy, explore};
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
@@ -55,13 +57,27 @@ pub fn run_all(
 
 /// Runs one test here, without a watchdog.
 pub fn execute(test: &Test, target: &Target) -> Report {
+    execute_seeds(test, target, &|_| {})
+}
+
+/// The same; tells the number of each seed before it runs.
+fn execute_seeds(test: &Test, target: &Target, begins: &dyn Fn(u64)) -> Report {
     let started = Instant::now();
     let mut called = vec![false; Entry::COUNT];
     let mut outcome = Outcome::Pass;
-    for seed in 0..test.seeds.max(1) {
-        outcome = Outcome::from(one_seed(test, target, seed, &mut called).map_err(|stop| match test.seeds {
-            0 | 1 => stop,
-            _ => stop.within(format!("seed {seed}")),
+    let seeds = match target {
+        Target::SimExplore(seeds) => *seeds,
+        _ => Seeds { first: 0, count: test.seeds.max(1) },
+    };
+    for seed in seeds.first..seeds.first.saturating_add(seeds.count.max(1)) {
+        begins(seed);
+        let check = scheduled(test, target, seed, &mut called);
+        outcome = Outcome::from(check.map_err(|stop| match target {
+            Target::SimExplore(_) => {
+                stop.within(format_args!("seed {seed} ({})", replay(test, target, seed)))
+            }
+            _ if test.seeds <= 1 => stop,
+            _ => stop.within(format_args!("seed {seed}")),
         }));
         if outcome != Outcome::Pass {
             break;
@@ -70,6 +86,25 @@ pub fn execute(test: &Test, target: &Target) -> Report {
     let entries =
         Entry::ALL.iter().filter(|&&entry| called[entry as usize]).map(|entry| entry.name().into()).collect();
     Report::new(test, target, outcome, entries, started.elapsed().as_secs_f64() * 1e3)
+}
+
+/// The command that runs one seed of one test again.
+fn replay(test: &Test, target: &Target, seed: u64) -> String {
+    format!("run --driver {} --seed {seed} --seeds 1 --exact {}", target.name(), test.name)
+}
+
+/// One seed, under exploration if the target asks for it.
+fn scheduled(test: &Test, target: &Target, seed: u64, called: &mut [bool]) -> Check {
+    if !matches!(target, Target::SimExplore(_)) {
+        return one_seed(test, target, seed, called);
+    }
+    let outcome = explore(seed, Strategy::of_seed(seed), || one_seed(test, target, seed, called));
+    match (outcome.result, outcome.deadlock) {
+        (Ok(check), None) => check,
+        // What the test found after the schedule had let go says less than that.
+        (_, Some(deadlock)) => Err(Stop::fail(deadlock)),
+        (Err(_), None) => Err(Stop::fail("panicked outside of the test")),
+    }
 }
 
 fn one_seed(test: &Test, target: &Target, seed: u64, called: &mut [bool]) -> Check {
@@ -100,22 +135,47 @@ fn one_seed(test: &Test, target: &Target, seed: u64, called: &mut [bool]) -> Che
     check
 }
 
+/// What a test's thread says.
+enum Said {
+    /// This seed begins.
+    Begins(u64),
+    /// That was all.
+    Ended(Box<Report>),
+}
+
 fn in_thread(test: &'static Test, target: &Target, watchdog: Duration) -> Report {
     let (sender, receiver) = mpsc::channel();
     let owned = target.clone();
     let spawned = thread::Builder::new().name(test.name.into()).spawn(move || {
         // The receiver is gone only after a hang was reported.
-        let _ = sender.send(execute(test, &owned));
+        let report = execute_seeds(test, &owned, &|seed| {
+            let _ = sender.send(Said::Begins(seed));
+        });
+        let _ = sender.send(Said::Ended(Box::new(report)));
     });
     let failed = |text: String, millis| Report::new(test, target, Outcome::Fail(text), Vec::new(), millis);
-    match spawned {
-        Err(error) => failed(format!("no thread for the test: {error}"), 0.0),
-        Ok(_) => match receiver.recv_timeout(watchdog) {
-            Ok(report) => report,
+    if let Err(error) = spawned {
+        return failed(format!("no thread for the test: {error}"), 0.0);
+    }
+    let mut current = 0;
+    loop {
+        // Each seed has the whole time.
+        match receiver.recv_timeout(watchdog) {
+            Ok(Said::Begins(seed)) => current = seed,
+            Ok(Said::Ended(report)) => return *report,
             Err(_) => {
-                failed(format!("hangs: no end within {} s", watchdog.as_secs()), watchdog.as_secs_f64() * 1e3)
+                let text = match target {
+                    Target::SimExplore(_) => {
+                        format!(" with seed {current} ({})", replay(test, target, current))
+                    }
+                    _ => String::new(),
+                };
+                return failed(
+                    format!("hangs: no end within {} s{text}", watchdog.as_secs()),
+                    watchdog.as_secs_f64() * 1e3,
+                );
             }
-        },
+        }
     }
 }
 

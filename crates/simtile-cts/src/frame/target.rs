@@ -5,6 +5,21 @@ use simtile_driver::cuda::LoadError;
 use simtile_sim::{Mode, Simulator};
 use std::path::PathBuf;
 
+/// Which seeds an exploration tries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seeds {
+    /// The first one.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl Default for Seeds {
+    fn default() -> Self {
+        Self { first: 0, count: 4 }
+    }
+}
+
 /// A driver by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -12,6 +27,8 @@ pub enum Target {
     SimFast,
     /// Simulated, one thing at a time.
     SimFifo,
+    /// Simulated, under exploration: each test with these seeds, which decide who runs when.
+    SimExplore(Seeds),
     /// NVIDIA's driver.
     Cuda,
     /// A driver library by path.
@@ -24,6 +41,7 @@ impl Target {
         match text {
             "sim-fast" => Self::SimFast,
             "sim-fifo" => Self::SimFifo,
+            "sim-explore" => Self::SimExplore(Seeds::default()),
             "cuda" => Self::Cuda,
             path => Self::Path(path.into()),
         }
@@ -34,6 +52,7 @@ impl Target {
         match self {
             Self::SimFast => "sim-fast".into(),
             Self::SimFifo => "sim-fifo".into(),
+            Self::SimExplore(_) => "sim-explore".into(),
             Self::Cuda => "cuda".into(),
             Self::Path(path) => path.display().to_string(),
         }
@@ -41,7 +60,7 @@ impl Target {
 
     /// Whether each test gets a simulator of its own in this process.
     pub const fn is_simulator(&self) -> bool {
-        matches!(self, Self::SimFast | Self::SimFifo)
+        matches!(self, Self::SimFast | Self::SimFifo | Self::SimExplore(_))
     }
 
     /// A driver for one test: a fresh simulator, or the process's library.
@@ -52,6 +71,7 @@ impl Target {
         let mode = match self {
             Self::SimFast => Mode::Fast,
             Self::SimFifo => Mode::Fifo,
+            Self::SimExplore(_) => Mode::Explore,
             Self::Cuda => return Ok((Driver::cuda()?, None)),
             Self::Path(path) => return Ok((Driver::open(path)?, None)),
         };
