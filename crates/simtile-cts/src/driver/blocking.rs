@@ -58,13 +58,12 @@ pub fn blocks(gpu: &Gpu<'_>, call: impl FnOnce() -> Check + Send, open: impl FnO
     })
 }
 
+/// A call and its name.
+pub type Named<'a> = (&'static str, Box<dyn FnOnce() -> Check + Send + 'a>);
+
 /// Calls that must not block, each with its name, one after the other on another thread, while something is held
 /// that `open` lets go.
-pub fn none_blocks(
-    gpu: &Gpu<'_>,
-    calls: Vec<(&'static str, Box<dyn FnOnce() -> Check + Send + '_>)>,
-    open: impl FnOnce(),
-) -> Check {
+pub fn none_blocks(gpu: &Gpu<'_>, calls: Vec<Named<'_>>, open: impl FnOnce()) -> Check {
     let names: Vec<&'static str> = calls.iter().map(|(name, _)| *name).collect();
     let (done, over) = (AtomicU32::new(0), AtomicBool::new(false));
     threads::scope(|scope| {

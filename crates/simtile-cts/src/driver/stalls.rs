@@ -62,10 +62,7 @@ fn freeing_device_memory(cx: &Cx) -> Check {
 fn freeing_pinned_memory(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let memory = gpu.pinned(1024)?;
-    stops_everything(&gpu, || {
-        let memory = memory;
-        ok!(cx, cuMemFreeHost(memory.host()))
-    })
+    stops_everything(&gpu, || ok!(cx, cuMemFreeHost(memory.host())))
 }
 
 fn unregistering_host_memory(cx: &Cx) -> Check {

@@ -45,14 +45,15 @@ fn record(call: &Call<'_>, handle: CUevent, stream: CUstream) -> Res {
     call.core.enqueue(&stream, Work::Record(event.uid))
 }
 
-/// Looking at an event: not at a captured one, and not at any while a global capture is under way.
-fn refuse_in_capture(call: &Call<'_>, event: &EventRef) -> Res {
+/// Looking at an event: not at a captured one, and not at any while a capture minds. A wait counts as a call that the
+/// capturing thread may not make in thread-local mode, as on an H200.
+fn refuse_in_capture(call: &Call<'_>, event: &EventRef, hazard: Hazard) -> Res {
     let mut state = call.core.state.lock();
     if let Some(id) = event.captured {
         state.kill_capture(id);
         return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT);
     }
-    state.refuse_unsafe(Hazard::Event)
+    state.refuse_unsafe(hazard)
 }
 
 const DISABLE_TIMING: u32 = CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
@@ -93,7 +94,7 @@ entries! {
 
     fn cuEventQuery(call, handle: CUevent) {
         let event = event(call, handle)?;
-        refuse_in_capture(call, &event)?;
+        refuse_in_capture(call, &event, Hazard::Event)?;
         match event.record {
             Some(record) if !record.is_over() => Err(CUresult::CUDA_ERROR_NOT_READY),
             Some(record) => {
@@ -108,7 +109,7 @@ entries! {
 
     fn cuEventSynchronize(call, handle: CUevent) {
         let event = event(call, handle)?;
-        refuse_in_capture(call, &event)?;
+        refuse_in_capture(call, &event, Hazard::Call)?;
         if let Some(record) = event.record {
             call.core.wait_record(&record, event.context)?;
         }
