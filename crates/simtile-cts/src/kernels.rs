@@ -6,3 +6,7 @@ pub const BASIC: &[u8] = concat!(include_str!("../kernels/basic.ptx"), "\0").as_
 pub const GLOBALS: &[u8] = concat!(include_str!("../kernels/globals.ptx"), "\0").as_bytes();
 /// Clusters and programmatic dependent launch (compute capability 9.0).
 pub const HOPPER: &[u8] = concat!(include_str!("../kernels/hopper.ptx"), "\0").as_bytes();
+/// Conditions of graphs (driver of CUDA 12.3).
+pub const CONDITIONAL: &[u8] = concat!(include_str!("../kernels/conditional.ptx"), "\0").as_bytes();
+/// Where blocks run.
+pub const MULTIPROCESSORS: &[u8] = concat!(include_str!("../kernels/multiprocessors.ptx"), "\0").as_bytes();

@@ -7,7 +7,7 @@
 use clap::{Parser, Subcommand};
 use simtile_cts::frame::report::{Report, Totals};
 use simtile_cts::frame::{Cx, Seeds, Stop, Target, Test, coverage, expected, run};
-use simtile_cts::probe::PROBES;
+use simtile_cts::probe::{Probe, probes};
 use simtile_cts::{machine, tests};
 use simtile_driver::count::Counted;
 use std::path::PathBuf;
@@ -150,26 +150,39 @@ fn run_exact(target: &Target, name: &str, json: bool) -> i32 {
     i32::from(report.outcome == "fail")
 }
 
+/// Without a name each probe runs in a process of its own, since a driver may not survive its questions.
 fn run_probe(target: &Target, name: Option<&str>) -> i32 {
-    let selected: Vec<_> = PROBES.iter().filter(|probe| name.is_none_or(|name| name == probe.0)).collect();
-    if selected.is_empty() {
+    let Some(name) = name else {
+        let program = std::env::current_exe().unwrap_or_default();
+        let ended_well = |(name, _): (&str, Probe)| {
+            let mut child = std::process::Command::new(&program);
+            let status = child.args(["probe", name, "--driver", &target.name()]).status();
+            match &status {
+                Ok(status) if status.success() => {}
+                Ok(status) => println!("{name}: ended with {status}"),
+                Err(error) => println!("{name}: no process: {error}"),
+            }
+            status.is_ok_and(|status| status.success())
+        };
+        return i32::from(probes().filter(|probe| !ended_well(*probe)).count() > 0);
+    };
+    let Some((_, probe)) = probes().find(|probe| probe.0 == name) else {
         eprintln!("there is no such probe");
         return 2;
-    }
-    let mut failed = false;
-    for (name, probe) in selected {
-        println!("## {name}");
-        let mut print = |line: String| println!("{line}");
-        let measured = match target.open(1, 0) {
-            Ok((driver, simulator)) => probe(&Cx::new(Counted::new(driver), simulator, 0), &mut print),
-            Err(error) => Err(Stop::fail(format!("no driver: {error}"))),
-        };
-        if let Err(Stop::Fail(why) | Stop::Unsupported(why)) = measured {
+    };
+    println!("## {name}");
+    let mut print = |line: String| println!("{line}");
+    let measured = match target.open(1, 0) {
+        Ok((driver, simulator)) => probe(&Cx::new(Counted::new(driver), simulator, 0), &mut print),
+        Err(error) => Err(Stop::fail(format!("no driver: {error}"))),
+    };
+    match measured {
+        Ok(()) => 0,
+        Err(Stop::Fail(why) | Stop::Unsupported(why)) => {
             println!("failed: {why}");
-            failed = true;
+            1
         }
     }
-    i32::from(failed)
 }
 
 fn default_jobs(target: &Target) -> usize {

@@ -82,7 +82,7 @@ struct CudaLib {
     get_proc_address: GetProcAddress,
     slots: [AtomicPtr<c_void>; Entry::COUNT],
     // Never unloaded: driver values are `Copy` and live as long as the process.
-    _library: Library,
+    library: Library,
 }
 
 impl CudaLib {
@@ -97,6 +97,14 @@ impl CudaLib {
 
     #[cold]
     fn resolve(&self, entry: Entry) -> *mut c_void {
+        if entry.base() != entry.name() {
+            // The exported name says which ABI it is; a base name would not.
+            // SAFETY: nothing is called here, the symbol is only looked up.
+            let symbol = unsafe { self.library.get::<*mut c_void>(entry.symbol().as_bytes()) };
+            let pointer = symbol.map_or(core::ptr::null_mut(), |symbol| *symbol);
+            self.slots[entry as usize].store(pointer, Ordering::Relaxed);
+            return pointer;
+        }
         let mut name = [0u8; 96];
         name[..entry.name().len()].copy_from_slice(entry.name().as_bytes());
         let mut pointer = core::ptr::null_mut();
@@ -254,7 +262,7 @@ fn open(path: &Path, named_by_path: bool) -> Result<Driver, OpenError> {
     let lib: &'static CudaLib = Box::leak(Box::new(CudaLib {
         get_proc_address,
         slots: [const { AtomicPtr::new(core::ptr::null_mut()) }; Entry::COUNT],
-        _library: library,
+        library,
     }));
     // SAFETY: `CUDA_TABLE` expects exactly this state, and the library is never unloaded.
     Ok(unsafe { Driver::from_parts(&CUDA_TABLE, State::new(lib)) })

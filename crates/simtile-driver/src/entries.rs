@@ -4,7 +4,8 @@
 //! `"symbol" @ version`: the exported C name of exactly this signature, and the CUDA version in which
 //! that signature appeared. The loader asks `cuGetProcAddress` for the base name at that version, so a
 //! newer driver hands out the function with this ABI, whatever it calls its newest one. Where several
-//! ABIs exist the newest that CUDA 12.0 knows is taken.
+//! ABIs exist the newest that CUDA 12.0 knows is taken. A newer one that says more has an entry of its own, named
+//! with its suffix; the loader looks for it by its exported name, and a driver without it lacks only that entry.
 
 /// Calls `$callback!` with all driver entries, each as
 /// `fn name(arg: type, ...) = "symbol" @ version;`.
@@ -96,7 +97,9 @@ macro_rules! driver_entries {
             fn cuStreamEndCapture(hStream: CUstream, phGraph: *mut CUgraph) = "cuStreamEndCapture" @ 10000;
             fn cuStreamIsCapturing(hStream: CUstream, captureStatus: *mut CUstreamCaptureStatus) = "cuStreamIsCapturing" @ 10000;
             fn cuStreamGetCaptureInfo(hStream: CUstream, captureStatus_out: *mut CUstreamCaptureStatus, id_out: *mut u64, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, numDependencies_out: *mut usize) = "cuStreamGetCaptureInfo_v2" @ 11030;
+            fn cuStreamGetCaptureInfo_v3(hStream: CUstream, captureStatus_out: *mut CUstreamCaptureStatus, id_out: *mut u64, graph_out: *mut CUgraph, dependencies_out: *mut *const CUgraphNode, edgeData_out: *mut *const CUgraphEdgeData, numDependencies_out: *mut usize) = "cuStreamGetCaptureInfo_v3" @ 12030;
             fn cuStreamUpdateCaptureDependencies(hStream: CUstream, dependencies: *mut CUgraphNode, numDependencies: usize, flags: c_uint) = "cuStreamUpdateCaptureDependencies" @ 11030;
+            fn cuStreamUpdateCaptureDependencies_v2(hStream: CUstream, dependencies: *mut CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, flags: c_uint) = "cuStreamUpdateCaptureDependencies_v2" @ 12030;
             fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) = "cuThreadExchangeStreamCaptureMode" @ 10010;
             fn cuStreamAttachMemAsync(hStream: CUstream, dptr: CUdeviceptr, length: usize, flags: c_uint) = "cuStreamAttachMemAsync" @ 6000;
             // events
@@ -261,13 +264,18 @@ macro_rules! driver_entries {
             fn cuGraphAddNode(phGraphNode: *mut CUgraphNode, hGraph: CUgraph, dependencies: *const CUgraphNode, dependencyData: *const CUgraphEdgeData, numDependencies: usize, nodeParams: *mut CUgraphNodeParams) = "cuGraphAddNode_v2" @ 12030;
             fn cuGraphConditionalHandleCreate(pHandle_out: *mut CUgraphConditionalHandle, hGraph: CUgraph, ctx: CUcontext, defaultLaunchValue: c_uint, flags: c_uint) = "cuGraphConditionalHandleCreate" @ 12030;
             fn cuGraphAddDependencies(hGraph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, numDependencies: usize) = "cuGraphAddDependencies" @ 10000;
+            fn cuGraphAddDependencies_v2(hGraph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, edgeData: *const CUgraphEdgeData, numDependencies: usize) = "cuGraphAddDependencies_v2" @ 12030;
             fn cuGraphRemoveDependencies(hGraph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, numDependencies: usize) = "cuGraphRemoveDependencies" @ 10000;
+            fn cuGraphRemoveDependencies_v2(hGraph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, edgeData: *const CUgraphEdgeData, numDependencies: usize) = "cuGraphRemoveDependencies_v2" @ 12030;
             fn cuGraphGetNodes(hGraph: CUgraph, nodes: *mut CUgraphNode, numNodes: *mut usize) = "cuGraphGetNodes" @ 10000;
             fn cuGraphGetRootNodes(hGraph: CUgraph, rootNodes: *mut CUgraphNode, numRootNodes: *mut usize) = "cuGraphGetRootNodes" @ 10000;
             fn cuGraphGetEdges(hGraph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, numEdges: *mut usize) = "cuGraphGetEdges" @ 10000;
+            fn cuGraphGetEdges_v2(hGraph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, edgeData: *mut CUgraphEdgeData, numEdges: *mut usize) = "cuGraphGetEdges_v2" @ 12030;
             fn cuGraphNodeGetType(hNode: CUgraphNode, type_: *mut CUgraphNodeType) = "cuGraphNodeGetType" @ 10000;
             fn cuGraphNodeGetDependencies(hNode: CUgraphNode, dependencies: *mut CUgraphNode, numDependencies: *mut usize) = "cuGraphNodeGetDependencies" @ 10000;
+            fn cuGraphNodeGetDependencies_v2(hNode: CUgraphNode, dependencies: *mut CUgraphNode, edgeData: *mut CUgraphEdgeData, numDependencies: *mut usize) = "cuGraphNodeGetDependencies_v2" @ 12030;
             fn cuGraphNodeGetDependentNodes(hNode: CUgraphNode, dependentNodes: *mut CUgraphNode, numDependentNodes: *mut usize) = "cuGraphNodeGetDependentNodes" @ 10000;
+            fn cuGraphNodeGetDependentNodes_v2(hNode: CUgraphNode, dependentNodes: *mut CUgraphNode, edgeData: *mut CUgraphEdgeData, numDependentNodes: *mut usize) = "cuGraphNodeGetDependentNodes_v2" @ 12030;
             fn cuGraphNodeFindInClone(phNode: *mut CUgraphNode, hOriginalNode: CUgraphNode, hClonedGraph: CUgraph) = "cuGraphNodeFindInClone" @ 10000;
             fn cuGraphNodeGetEnabled(hGraphExec: CUgraphExec, hNode: CUgraphNode, isEnabled: *mut c_uint) = "cuGraphNodeGetEnabled" @ 11060;
             fn cuGraphNodeSetEnabled(hGraphExec: CUgraphExec, hNode: CUgraphNode, isEnabled: c_uint) = "cuGraphNodeSetEnabled" @ 11060;

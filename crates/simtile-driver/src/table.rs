@@ -18,9 +18,19 @@ macro_rules! define_table {
             /// How many entries there are.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// Name without ABI suffix, as in CUDA's manual: `cuMemAlloc`.
+            /// Name as in CUDA's manual: `cuMemAlloc`. With an ABI suffix only where an older ABI has an entry too:
+            /// `cuGraphGetEdges_v2`.
             pub const fn name(self) -> &'static str {
                 match self { $(Entry::$name => stringify!($name)),* }
+            }
+
+            /// The name without ABI suffix.
+            pub const fn base(self) -> &'static str {
+                let name = self.name();
+                match name.as_bytes() {
+                    [.., b'_', b'v', b'2' | b'3'] => name.split_at(name.len() - 3).0,
+                    _ => name,
+                }
             }
 
             /// Exported C name of exactly this signature: `cuMemAlloc_v2`.

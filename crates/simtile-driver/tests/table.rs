@@ -27,6 +27,7 @@ fn entries_are_consistent() {
     for (i, entry) in Entry::ALL.iter().enumerate() {
         assert_eq!(*entry as usize, i);
         assert!(entry.symbol().starts_with(entry.name()), "{}", entry.symbol());
+        assert!(entry.name().starts_with(entry.base()) && !entry.base().contains("_v"), "{}", entry.base());
         assert!((2000..=13000).contains(&entry.since()), "{}", entry.name());
         assert!(entry.name().len() < 96, "fits the loader's buffer");
     }

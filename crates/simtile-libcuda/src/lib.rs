@@ -65,7 +65,7 @@ macro_rules! export {
 
         /// Name, first version and address of every exported entry of the table.
         pub(crate) const TABLE: &[proc_address::Row] = &[
-            $(proc_address::Row { name: stringify!($name), since: $since, function: $name as *const c_void },)*
+            $(proc_address::Row { name: simtile_driver::Entry::$name.base(), since: $since, function: $name as *const c_void },)*
         ];
     };
 }

@@ -29,29 +29,6 @@ macro_rules! newer {
     };
 }
 
-/// Edge data is only for programmatic dependencies; all zeros is the old meaning.
-///
-/// # Safety
-/// `data` is null or points to `count` elements.
-unsafe fn is_plain(data: *const CUgraphEdgeData, count: usize) -> bool {
-    data.is_null()
-        // SAFETY: the caller's duty.
-        || unsafe { std::slice::from_raw_parts(data, count) }
-            .iter()
-            .all(|edge| edge.from_port == 0 && edge.to_port == 0 && edge.type_ == 0)
-}
-
-/// Tells the caller that edges carry no data.
-///
-/// # Safety
-/// `data` is null or can take `count` elements.
-unsafe fn fill_plain(data: *mut CUgraphEdgeData, count: *const usize) {
-    if !data.is_null() && !count.is_null() {
-        // SAFETY: the caller's duty; zeroed edge data is the plain dependency.
-        unsafe { std::ptr::write_bytes(data, 0, *count) };
-    }
-}
-
 /// Runs a call for a context that need not be current.
 ///
 /// # Safety
@@ -112,25 +89,6 @@ newer! {
         }
         d.cuStreamGetCtx(stream, context)
     }
-    "cuStreamGetCaptureInfo_v3" = cuStreamGetCaptureInfo @ 12030 fn stream_get_capture_info_v3(
-        d, stream: CUstream, status: *mut CUstreamCaptureStatus, id: *mut u64, graph: *mut CUgraph,
-        nodes: *mut *const CUgraphNode, edges: *mut *const CUgraphEdgeData, count: *mut usize,
-    ) {
-        if !edges.is_null() {
-            // Null: all edges are plain.
-            *edges = std::ptr::null();
-        }
-        d.cuStreamGetCaptureInfo(stream, status, id, graph, nodes, count)
-    }
-    "cuStreamUpdateCaptureDependencies_v2" = cuStreamUpdateCaptureDependencies @ 12030
-    fn stream_update_capture_dependencies_v2(
-        d, stream: CUstream, nodes: *mut CUgraphNode, edges: *const CUgraphEdgeData, count: usize, flags: c_uint,
-    ) {
-        if !is_plain(edges, count) {
-            return CUresult::CUDA_ERROR_NOT_SUPPORTED;
-        }
-        d.cuStreamUpdateCaptureDependencies(stream, nodes, count, flags)
-    }
     "cuEventElapsedTime_v2" = cuEventElapsedTime @ 12080 fn event_elapsed_time_v2(
         d, millis: *mut f32, start: CUevent, end: CUevent,
     ) {
@@ -160,41 +118,5 @@ newer! {
         d, exec: *mut CUgraphExec, graph: CUgraph, _node: *mut CUgraphNode, _log: *mut c_char, _bytes: usize,
     ) {
         d.cuGraphInstantiateWithFlags(exec, graph, 0)
-    }
-    "cuGraphAddDependencies_v2" = cuGraphAddDependencies @ 12030 fn graph_add_dependencies_v2(
-        d, graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize,
-    ) {
-        if !is_plain(edges, count) {
-            return CUresult::CUDA_ERROR_NOT_SUPPORTED;
-        }
-        d.cuGraphAddDependencies(graph, from, to, count)
-    }
-    "cuGraphRemoveDependencies_v2" = cuGraphRemoveDependencies @ 12030 fn graph_remove_dependencies_v2(
-        d, graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, _edges: *const CUgraphEdgeData,
-        count: usize,
-    ) {
-        d.cuGraphRemoveDependencies(graph, from, to, count)
-    }
-    "cuGraphGetEdges_v2" = cuGraphGetEdges @ 12030 fn graph_get_edges_v2(
-        d, graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, edges: *mut CUgraphEdgeData, count: *mut usize,
-    ) {
-        let code = d.cuGraphGetEdges(graph, from, to, count);
-        fill_plain(edges, count);
-        code
-    }
-    "cuGraphNodeGetDependencies_v2" = cuGraphNodeGetDependencies @ 12030 fn graph_node_get_dependencies_v2(
-        d, node: CUgraphNode, nodes: *mut CUgraphNode, edges: *mut CUgraphEdgeData, count: *mut usize,
-    ) {
-        let code = d.cuGraphNodeGetDependencies(node, nodes, count);
-        fill_plain(edges, count);
-        code
-    }
-    "cuGraphNodeGetDependentNodes_v2" = cuGraphNodeGetDependentNodes @ 12030
-    fn graph_node_get_dependent_nodes_v2(
-        d, node: CUgraphNode, nodes: *mut CUgraphNode, edges: *mut CUgraphEdgeData, count: *mut usize,
-    ) {
-        let code = d.cuGraphNodeGetDependentNodes(node, nodes, count);
-        fill_plain(edges, count);
-        code
     }
 }

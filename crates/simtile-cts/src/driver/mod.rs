@@ -14,6 +14,8 @@ mod copies;
 mod default_streams;
 mod devices;
 mod events;
+mod graph_edges;
+pub(crate) mod graph_tools;
 mod graphs;
 mod host_functions;
 mod init;
@@ -69,6 +71,7 @@ pub const FAMILIES: &[&[Test]] = &[
     capture::TESTS,
     capture_calls::TESTS,
     graphs::TESTS,
+    graph_edges::TESTS,
     artifacts_simt::TESTS,
     artifacts_tile::TESTS,
 ];

@@ -5,11 +5,20 @@
 
 pub mod capture_matrix;
 mod capture_rows;
+pub mod graphs;
+pub mod green;
 
 use crate::frame::{Check, Cx};
 
 /// Where a probe puts its lines, as they come.
 pub type Sink<'a> = &'a mut dyn FnMut(String);
 
+/// A probe.
+pub type Probe = fn(&Cx, Sink<'_>) -> Check;
+
 /// The probes by name.
-pub const PROBES: &[(&str, fn(&Cx, Sink<'_>) -> Check)] = &[("capture_matrix", capture_matrix::lines)];
+pub fn probes() -> impl Iterator<Item = (&'static str, Probe)> {
+    let first: [(&str, Probe); 2] =
+        [("capture_matrix", capture_matrix::lines), ("green_contexts", green::lines)];
+    first.into_iter().chain(graphs::PARTS.iter().copied())
+}

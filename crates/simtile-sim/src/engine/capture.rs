@@ -48,16 +48,36 @@ pub(crate) struct Capture {
 pub(crate) struct Membership {
     pub(crate) id: u64,
     /// What its next node comes after.
-    pub(crate) after: Vec<NodeId>,
-    /// The handles of these, as they were last shown to the caller.
+    pub(crate) after: Vec<Before>,
+    /// The handles of these, and the data of their edges, as they were last shown to the caller.
     pub(crate) shown: Vec<CUgraphNode>,
+    pub(crate) shown_data: Vec<CUgraphEdgeData>,
+}
+
+/// A node that something comes after, and the data of the edge.
+pub(crate) type Before = (NodeId, [u8; 3]);
+
+/// Ports of a kernel that is still running, of which a programmatic edge starts: it let its dependents start, or all its
+/// blocks have started.
+pub(crate) const PROGRAMMATIC_PORT: u8 = 1;
+pub(crate) const LAUNCH_PORT: u8 = 2;
+
+/// Adds dependencies that are not there yet. Of two on one node the one that waits longer stays.
+pub(crate) fn join_dependencies(all: &mut Vec<Before>, more: impl IntoIterator<Item = Before>) {
+    for (node, data) in more {
+        match all.iter_mut().find(|known| known.0 == node) {
+            Some(known) if data == [0; 3] => known.1 = data,
+            Some(_) => {}
+            None => all.push((node, data)),
+        }
+    }
 }
 
 /// What an event was last recorded in, if that was a capture.
 #[derive(Clone)]
 pub(crate) struct Captured {
     pub(crate) id: u64,
-    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) nodes: Vec<Before>,
 }
 
 const UNSUPPORTED: CUresult = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -165,7 +185,7 @@ impl State {
         &mut self,
         stream: &StreamRef,
         mode: CUstreamCaptureMode,
-        into: Option<(u64, Vec<NodeId>)>,
+        into: Option<(u64, Vec<Before>)>,
     ) -> Res {
         if stream.legacy {
             return Err(UNSUPPORTED);
@@ -188,7 +208,7 @@ impl State {
         let capture = Capture { mode, thread, origin, graph, streams, dead: false, given };
         self.graphs.captures.insert(id, capture);
         if let Some(stream) = self.streams.get_mut(&stream.uid) {
-            stream.capture = Some(Membership { id, after, shown: Vec::new() });
+            stream.capture = Some(Membership { id, after, shown: Vec::new(), shown_data: Vec::new() });
         }
         Ok(())
     }
@@ -232,7 +252,8 @@ impl State {
         }
         let reach = graph.graph.reach();
         let end = after(&capture.origin);
-        let covered = |node: &NodeId| end.iter().any(|last| last == node || reach.comes_before(*node, *last));
+        let covered =
+            |node: &Before| end.iter().any(|last| last.0 == node.0 || reach.comes_before(node.0, last.0));
         capture.streams.iter().all(|stream| after(stream).iter().all(covered))
     }
 
@@ -273,11 +294,22 @@ impl State {
         }
         let graph = capture.graph;
         let membership = self.streams.get(&stream).and_then(|stream| stream.capture.as_ref());
-        let after: Vec<_> =
-            membership.into_iter().flat_map(|m| &m.after).map(|&node| (node, [0; 3])).collect();
+        let known = &self.graphs.graph(graph)?.graph;
+        let kernel = matches!(work, NodeWork::Kernel(..));
+        // A launch that may start early does so if nothing but kernels comes before it.
+        let before = membership.map_or(&[][..], |membership| &membership.after);
+        let early = matches!(&work, NodeWork::Kernel(launch, _) if launch.programmatic)
+            && before.iter().all(|before| matches!(known.get(before.0), Some(NodeWork::Kernel(..))));
+        let data = |data: [u8; 3]| match data {
+            // Only kernels can wait inside for the rest of what comes before.
+            _ if !kernel => [0; 3],
+            [0, 0, 0] if early => [PROGRAMMATIC_PORT, 0, 1],
+            data => data,
+        };
+        let after: Vec<Before> = before.iter().map(|&(node, old)| (node, data(old))).collect();
         let (node, _) = self.graphs.add(graph, work, &after)?;
         if let Some(membership) = self.streams.get_mut(&stream).and_then(|stream| stream.capture.as_mut()) {
-            membership.after = vec![node];
+            membership.after = vec![(node, [0; 3])];
         }
         Ok(())
     }
@@ -296,11 +328,7 @@ impl State {
             (Some((id, _)), Some(captured)) if captured.id == id => {
                 let membership = self.streams.get_mut(&stream.uid).and_then(|s| s.capture.as_mut());
                 if let Some(membership) = membership {
-                    for node in captured.nodes {
-                        if !membership.after.contains(&node) {
-                            membership.after.push(node);
-                        }
-                    }
+                    join_dependencies(&mut membership.after, captured.nodes);
                 }
                 Ok(true)
             }
@@ -326,7 +354,8 @@ impl State {
                 capture.streams.insert(stream.uid);
                 if let Some(stream) = self.streams.get_mut(&stream.uid) {
                     let Captured { id, nodes } = captured;
-                    stream.capture = Some(Membership { id, after: nodes, shown: Vec::new() });
+                    stream.capture =
+                        Some(Membership { id, after: nodes, shown: Vec::new(), shown_data: Vec::new() });
                 }
                 Ok(true)
             }
@@ -369,6 +398,15 @@ impl State {
         };
         self.capture_node(stream.uid, node)?;
         Ok(true)
+    }
+}
+
+impl State {
+    /// The event that was just recorded behind a captured launch stands for one of the launch's ports.
+    pub(crate) fn captured_at_port(&mut self, event: u64, port: u8) {
+        if let Some(captured) = self.events.get_mut(&event).and_then(|event| event.captured.as_mut()) {
+            captured.nodes.iter_mut().for_each(|node| node.1 = [port, 0, 1]);
+        }
     }
 }
 

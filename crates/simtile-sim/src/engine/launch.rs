@@ -34,6 +34,8 @@ pub(crate) struct Launch {
     pub(crate) cluster: [u32; 3],
     pub(crate) dynamic_shared_bytes: u32,
     pub(crate) cooperative: bool,
+    /// It may start while the kernel before it still runs. In a stream it starts late, which is always allowed.
+    pub(crate) programmatic: bool,
     pub(crate) params: Vec<u8>,
     /// Instead of its stream's.
     pub(crate) priority: Option<i32>,

@@ -3,22 +3,22 @@
 use super::capture::handles;
 use super::memory::unsupported;
 use crate::core::Res;
-use crate::engine::graphs::GraphStore;
+use crate::engine::graphs::{GraphStore, NodeWork};
 use crate::entry::{Call, In, Out, entries};
-use crate::graph::{Edge, NodeId};
+use crate::graph::{Edge, Graph, NodeId};
 use core::ffi::{c_char, c_uint, c_void};
 use simtile_driver::sys::*;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
-/// Writes a list as CUDA does: without room only its length; with too much the rest is null.
-fn list<T: Copy + Default>(all: &[T], out: &Out<T>, count: &Out<usize>) -> Res {
+/// Writes a list as CUDA does: without room only its length; with too much the rest is `none`.
+fn list<T: Copy>(all: &[T], none: T, out: &Out<T>, count: &Out<usize>) -> Res {
     if out.is_null() {
         return count.set(all.len());
     }
     let room = count.get()?;
     for i in 0..room {
-        out.set_at(i, all.get(i).copied().unwrap_or_default())?;
+        out.set_at(i, all.get(i).copied().unwrap_or(none))?;
     }
     count.set(all.len().min(room))
 }
@@ -40,6 +40,136 @@ fn pairs(
     let from = store.nodes_of(uid, &handles(from, count)?)?;
     let to = store.nodes_of(uid, &handles(to, count)?)?;
     Ok(from.into_iter().zip(to).collect())
+}
+
+/// Edge data as CUDA's structure says it, and back.
+pub(super) fn shown(data: [u8; 3]) -> CUgraphEdgeData {
+    let [from_port, to_port, type_] = data;
+    CUgraphEdgeData { from_port, to_port, type_, reserved: [0; 5] }
+}
+
+/// The data of so many edges; without a list all are full dependencies.
+pub(super) fn edge_data(data: &In<CUgraphEdgeData>, count: usize) -> Res<Vec<[u8; 3]>> {
+    if data.is_null() {
+        return Ok(vec![[0; 3]; count]);
+    }
+    let read = |data: &CUgraphEdgeData| match data.reserved {
+        [0, 0, 0, 0, 0] => Ok([data.from_port, data.to_port, data.type_]),
+        _ => Err(INVALID),
+    };
+    handles(data, count)?.iter().map(read).collect()
+}
+
+/// Writes lists of nodes and the data of their edges. An older form of a call has no room for data.
+///
+/// # Errors
+/// `CUDA_ERROR_LOSSY_QUERY` if data would be lost.
+fn list_edges(
+    lists: &[(Vec<CUgraphNode>, Out<CUgraphNode>)],
+    data: &[[u8; 3]],
+    out: &Out<CUgraphEdgeData>,
+    count: &Out<usize>,
+) -> Res {
+    if out.is_null() && data.iter().any(|data| *data != [0; 3]) {
+        return Err(CUresult::CUDA_ERROR_LOSSY_QUERY);
+    }
+    if lists.iter().any(|(_, out)| out.is_null()) {
+        if lists.iter().any(|(_, out)| !out.is_null()) || !out.is_null() {
+            return Err(INVALID);
+        }
+        return count.set(data.len());
+    }
+    let room = count.get()?;
+    for (nodes, out) in lists {
+        count.set(room)?;
+        list(nodes, CUgraphNode::NULL, out, count)?;
+    }
+    if !out.is_null() {
+        count.set(room)?;
+        list(&data.iter().copied().map(shown).collect::<Vec<_>>(), shown([0; 3]), out, count)?;
+    }
+    Ok(())
+}
+
+fn get_edges(
+    call: &Call<'_>,
+    graph: CUgraph,
+    from: Out<CUgraphNode>,
+    to: Out<CUgraphNode>,
+    data: &Out<CUgraphEdgeData>,
+    count: &Out<usize>,
+) -> Res {
+    count.check()?;
+    let state = call.core.state.lock();
+    let uid = state.graphs.uid(graph)?;
+    let edges: Vec<Edge> = state.graphs.graph(uid)?.graph.edges().collect();
+    let first = named(&state.graphs, uid, edges.iter().map(|edge| edge.from))?;
+    let second = named(&state.graphs, uid, edges.iter().map(|edge| edge.to))?;
+    let all: Vec<_> = edges.iter().map(|edge| edge.data).collect();
+    list_edges(&[(first, from), (second, to)], &all, data, count)
+}
+
+/// What comes before a node, or after it.
+fn neighbours(
+    call: &Call<'_>,
+    node: CUgraphNode,
+    before: bool,
+    out: Out<CUgraphNode>,
+    data: &Out<CUgraphEdgeData>,
+    count: &Out<usize>,
+) -> Res {
+    count.check()?;
+    let state = call.core.state.lock();
+    let (uid, id) = state.graphs.key(node)?;
+    let graph = &state.graphs.graph(uid)?.graph;
+    let edges: Vec<(NodeId, [u8; 3])> = if before {
+        graph.dependencies(id).map(|edge| (edge.from, edge.data)).collect()
+    } else {
+        graph.dependents(id).map(|edge| (edge.to, edge.data)).collect()
+    };
+    let nodes = named(&state.graphs, uid, edges.iter().map(|edge| edge.0))?;
+    let all: Vec<_> = edges.iter().map(|edge| edge.1).collect();
+    list_edges(&[(nodes, out)], &all, data, count)
+}
+
+/// Adds or takes away edges, all or none.
+fn change_edges(
+    call: &Call<'_>,
+    graph: CUgraph,
+    from: &In<CUgraphNode>,
+    to: &In<CUgraphNode>,
+    data: &[[u8; 3]],
+    add: bool,
+) -> Res {
+    let mut state = call.core.state.lock();
+    let uid = state.graphs.uid(graph)?;
+    let pairs = pairs(&state.graphs, uid, from, to, data.len())?;
+    let graph = state.graphs.graph_mut(uid)?;
+    let mut changed = graph.graph.clone();
+    for ((from, to), &data) in pairs.into_iter().zip(data) {
+        let edge = Edge { from, to, data };
+        if add {
+            check_edge(&changed, from, Some(to), data)?;
+            changed.connect(edge).map_err(|_| INVALID)?;
+        } else {
+            // An edge is named by its data as well.
+            changed.edges().find(|known| *known == edge).ok_or(INVALID)?;
+            changed.disconnect(from, to).map_err(|_| INVALID)?;
+        }
+    }
+    graph.graph = changed;
+    Ok(())
+}
+
+/// Whether an edge may carry this data: a programmatic dependency is one between kernels, from one of the ports of a
+/// kernel that is still running. A node that is being added has no number yet; it was looked at by the caller.
+pub(super) fn check_edge(graph: &Graph<NodeWork>, from: NodeId, to: Option<NodeId>, data: [u8; 3]) -> Res {
+    let kernel = |node| matches!(graph.get(node), Some(NodeWork::Kernel(..)));
+    match data {
+        [0, 0, 0] => Ok(()),
+        [1 | 2, 0, 1] if kernel(from) && to.is_none_or(kernel) => Ok(()),
+        _ => Err(INVALID),
+    }
 }
 
 fn memory_attribute(call: &Call<'_>, device: CUdevice, attribute: CUgraphMem_attribute) -> Res<u64> {
@@ -107,62 +237,46 @@ entries! {
     }
 
     fn cuGraphAddDependencies(call, graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
-        let mut state = call.core.state.lock();
-        let uid = state.graphs.uid(graph)?;
-        let pairs = pairs(&state.graphs, uid, &from, &to, count)?;
-        // All or none.
-        let graph = state.graphs.graph_mut(uid)?;
-        let mut changed = graph.graph.clone();
-        for (from, to) in pairs {
-            changed.connect(Edge { from, to, data: [0; 3] }).map_err(|_| INVALID)?;
-        }
-        graph.graph = changed;
-        Ok(())
+        change_edges(call, graph, &from, &to, &vec![[0; 3]; count], true)
     }
 
-    fn cuGraphRemoveDependencies(call, graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
-        let mut state = call.core.state.lock();
-        let uid = state.graphs.uid(graph)?;
-        let pairs = pairs(&state.graphs, uid, &from, &to, count)?;
-        let graph = state.graphs.graph_mut(uid)?;
-        let mut changed = graph.graph.clone();
-        for (from, to) in pairs {
-            changed.disconnect(from, to).map_err(|_| INVALID)?;
-        }
-        graph.graph = changed;
-        Ok(())
+    fn cuGraphAddDependencies_v2(call, graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize) {
+        change_edges(call, graph, &from, &to, &edge_data(&data, count)?, true)
     }
+
+
+    fn cuGraphRemoveDependencies(call, graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, count: usize) {
+        change_edges(call, graph, &from, &to, &vec![[0; 3]; count], false)
+    }
+
+    fn cuGraphRemoveDependencies_v2(call, graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize) {
+        change_edges(call, graph, &from, &to, &edge_data(&data, count)?, false)
+    }
+
 
     fn cuGraphGetNodes(call, graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
         count.check()?;
         let state = call.core.state.lock();
         let uid = state.graphs.uid(graph)?;
         let all = state.graphs.graph(uid)?.graph.nodes().map(|(node, _)| node);
-        list(&named(&state.graphs, uid, all)?, &nodes, &count)
+        list(&named(&state.graphs, uid, all)?, CUgraphNode::NULL, &nodes, &count)
     }
 
     fn cuGraphGetRootNodes(call, graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize) {
         count.check()?;
         let state = call.core.state.lock();
         let uid = state.graphs.uid(graph)?;
-        list(&named(&state.graphs, uid, state.graphs.graph(uid)?.graph.roots())?, &nodes, &count)
+        list(&named(&state.graphs, uid, state.graphs.graph(uid)?.graph.roots())?, CUgraphNode::NULL, &nodes, &count)
     }
 
     fn cuGraphGetEdges(call, graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, count: *mut usize) {
-        count.check()?;
-        if from.is_null() != to.is_null() {
-            return Err(INVALID);
-        }
-        let state = call.core.state.lock();
-        let uid = state.graphs.uid(graph)?;
-        let edges: Vec<Edge> = state.graphs.graph(uid)?.graph.edges().collect();
-        let room = if from.is_null() { 0 } else { count.get()? };
-        list(&named(&state.graphs, uid, edges.iter().map(|edge| edge.from))?, &from, &count)?;
-        if !from.is_null() {
-            count.set(room)?;
-        }
-        list(&named(&state.graphs, uid, edges.iter().map(|edge| edge.to))?, &to, &count)
+        get_edges(call, graph, from, to, &Out::null(), &count)
     }
+
+    fn cuGraphGetEdges_v2(call, graph: CUgraph, from: *mut CUgraphNode, to: *mut CUgraphNode, data: *mut CUgraphEdgeData, count: *mut usize) {
+        get_edges(call, graph, from, to, &data, &count)
+    }
+
 
     fn cuGraphNodeGetType(call, node: CUgraphNode, out: *mut CUgraphNodeType) {
         out.check()?;
@@ -171,20 +285,22 @@ entries! {
     }
 
     fn cuGraphNodeGetDependencies(call, node: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) {
-        count.check()?;
-        let state = call.core.state.lock();
-        let (uid, id) = state.graphs.key(node)?;
-        let before = state.graphs.graph(uid)?.graph.dependencies(id).map(|edge| edge.from);
-        list(&named(&state.graphs, uid, before)?, &nodes, &count)
+        neighbours(call, node, true, nodes, &Out::null(), &count)
     }
 
-    fn cuGraphNodeGetDependentNodes(call, node: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) {
-        count.check()?;
-        let state = call.core.state.lock();
-        let (uid, id) = state.graphs.key(node)?;
-        let after = state.graphs.graph(uid)?.graph.dependents(id).map(|edge| edge.to);
-        list(&named(&state.graphs, uid, after)?, &nodes, &count)
+    fn cuGraphNodeGetDependencies_v2(call, node: CUgraphNode, nodes: *mut CUgraphNode, data: *mut CUgraphEdgeData, count: *mut usize) {
+        neighbours(call, node, true, nodes, &data, &count)
     }
+
+
+    fn cuGraphNodeGetDependentNodes(call, node: CUgraphNode, nodes: *mut CUgraphNode, count: *mut usize) {
+        neighbours(call, node, false, nodes, &Out::null(), &count)
+    }
+
+    fn cuGraphNodeGetDependentNodes_v2(call, node: CUgraphNode, nodes: *mut CUgraphNode, data: *mut CUgraphEdgeData, count: *mut usize) {
+        neighbours(call, node, false, nodes, &data, &count)
+    }
+
 
     fn cuGraphDebugDotPrint(call, graph: CUgraph, path: *const c_char, _flags: c_uint) {
         let text = {

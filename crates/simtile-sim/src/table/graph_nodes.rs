@@ -2,6 +2,7 @@
 
 use super::capture::handles;
 use super::event::event_uid;
+use super::graph::{check_edge, edge_data};
 use super::launch::{self, Attributes, Shape};
 use super::memory::unsupported;
 use super::{copy, memset, stream};
@@ -33,6 +34,7 @@ pub(super) fn kernel(
         cluster: old.map(|old| old.cluster).filter(|cluster| *cluster != [1; 3]),
         cooperative: old.is_some_and(|old| old.cooperative),
         priority: old.and_then(|old| old.priority),
+        programmatic: old.is_some_and(|old| old.programmatic),
         events: Vec::new(),
     };
     let function = if params.func.is_null() { CUfunction(params.kern.0) } else { params.func };
@@ -258,7 +260,10 @@ fn add_with(
     let (uid, before) = {
         let state = call.core.state.lock();
         let uid = state.graphs.uid(graph)?;
-        (uid, state.graphs.nodes_of(uid, &list)?)
+        let before = state.graphs.nodes_of(uid, &list)?;
+        let known = &state.graphs.graph(uid)?.graph;
+        before.iter().zip(data).try_for_each(|(&from, &data)| check_edge(known, from, None, data))?;
+        (uid, before)
     };
     let work = work()?;
     let before: Vec<(NodeId, [u8; 3])> = before.into_iter().zip(data.iter().copied()).collect();
@@ -356,10 +361,8 @@ entries! {
 
     fn cuGraphAddNode(call, out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) {
         let mut given = params.get()?;
-        let data = if data.is_null() { vec![[0; 3]; count] } else {
-            handles(&data, count)?.iter().map(|data| [data.from_port, data.to_port, data.type_]).collect()
-        };
-        if data.iter().any(|data| data[2] > 1) {
+        let data = edge_data(&data, count)?;
+        if data.iter().any(|data| *data != [0; 3]) && given.type_ != CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL {
             return Err(INVALID);
         }
         add_with(call, &out, graph, &dependencies, &data, || generic(call, &mut given, None))?;

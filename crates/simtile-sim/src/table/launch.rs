@@ -3,6 +3,7 @@
 use super::event::event_uid;
 use super::function::{max_threads, occupancy};
 use crate::core::{ContextRef, Res, StreamRef};
+use crate::engine::capture::{LAUNCH_PORT, PROGRAMMATIC_PORT};
 use crate::engine::launch::Launch;
 use crate::engine::work::Work;
 use crate::entry::{Call, Out, entries, thread_number};
@@ -21,8 +22,10 @@ pub(super) struct Attributes {
     pub(super) cluster: Option<[u32; 3]>,
     pub(super) cooperative: bool,
     pub(super) priority: Option<i32>,
-    /// Events to record after the kernel.
-    pub(super) events: Vec<CUevent>,
+    /// It may start while the kernel before it still runs.
+    pub(super) programmatic: bool,
+    /// Events to record after the kernel, each with the port that it stands for in a graph.
+    pub(super) events: Vec<(CUevent, u8)>,
 }
 
 /// Reads the attributes of a launch configuration.
@@ -53,12 +56,12 @@ pub(super) fn attributes(config: &CUlaunchConfig) -> Res<Attributes> {
             Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT => {
                 // SAFETY: as above.
                 let event = unsafe { value.programmaticEvent };
-                all.events.push(event.event);
+                all.events.push((event.event, PROGRAMMATIC_PORT));
             }
             Id::CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT => {
                 // SAFETY: as above.
                 let event = unsafe { value.launchCompletionEvent };
-                all.events.push(event.event);
+                all.events.push((event.event, LAUNCH_PORT));
             }
             Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE => {
                 // SAFETY: as above.
@@ -72,10 +75,12 @@ pub(super) fn attributes(config: &CUlaunchConfig) -> Res<Attributes> {
             Id::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => {
                 return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
             }
-            // A secondary kernel that starts late is always allowed, so plain order is a legal answer.
-            Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION => {
+                // SAFETY: as above.
+                all.programmatic = unsafe { value.programmaticStreamSerializationAllowed } != 0;
+            }
             // Preferences and hints.
-            | Id::CU_LAUNCH_ATTRIBUTE_IGNORE
+            Id::CU_LAUNCH_ATTRIBUTE_IGNORE
             | Id::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
             | Id::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP
             | Id::CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION
@@ -260,6 +265,7 @@ pub(super) fn prepare(
         cluster,
         dynamic_shared_bytes: shape.dynamic,
         cooperative: attributes.cooperative,
+        programmatic: attributes.programmatic,
         params,
         priority: attributes.priority,
         declared: None,
@@ -277,8 +283,9 @@ fn launch(
 ) -> Res {
     let stream: StreamRef = call.stream(stream)?;
     let mut launch = prepare(call, handle, shape, Some(stream.context), &attributes, list, extra)?;
-    let events = attributes.events.iter().map(|&event| event_uid(call, event)).collect::<Res<Vec<_>>>()?;
-    if events.iter().any(|&(_, context)| context != stream.context.uid) {
+    let resolve = |&(event, port)| Ok((event_uid(call, event)?, port));
+    let events = attributes.events.iter().map(resolve).collect::<Res<Vec<((u64, u64), u8)>>>()?;
+    if events.iter().any(|&((_, context), _)| context != stream.context.uid) {
         return Err(CUresult::CUDA_ERROR_INVALID_HANDLE);
     }
     if !call.core.captures(&stream) {
@@ -287,7 +294,13 @@ fn launch(
     }
     launch.declared = call.core.declared.lock().remove(&(thread_number(), stream.uid));
     call.core.enqueue(&stream, Work::Launch(Arc::new(launch)))?;
-    events.into_iter().try_for_each(|(event, _)| call.core.enqueue(&stream, Work::Record(event)))
+    for ((event, _), port) in events {
+        call.core.enqueue(&stream, Work::Record(event))?;
+        if call.core.captures(&stream) {
+            call.core.state.lock().captured_at_port(event, port);
+        }
+    }
+    Ok(())
 }
 
 /// The first launch with more local memory than the context has had waits for everything.
