@@ -28,6 +28,7 @@
 mod capabilities;
 mod context;
 mod device;
+pub mod dlpack;
 mod error;
 mod event;
 mod function;
