@@ -7,6 +7,7 @@
 use crate::memory::{DeviceView, MemoryFault};
 use std::fmt;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Which kernel model an entry belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,19 @@ pub struct LaunchSpec<'a> {
     pub params: &'a [u8],
     /// Number of this launch in its simulated driver, for reports and seeds.
     pub launch_id: u64,
+}
+
+/// Virtual time that some thousand instructions take in an exploration.
+const SLICE_TIME: Duration = Duration::from_micros(100);
+
+/// A kernel has run for a while. In an exploration time passes, and others get their turn: the kernel may wait for
+/// them.
+#[inline]
+pub(crate) fn slice_over() {
+    if let Some(hook) = simtile_sync::hook::current() {
+        // Nobody wakes key 0.
+        (hook.block)(0, Some(SLICE_TIME));
+    }
 }
 
 /// What a running kernel may use and what bounds it.

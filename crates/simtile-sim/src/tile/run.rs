@@ -183,6 +183,7 @@ impl<'a> Block<'a> {
             }
             if before / STALL_STEPS != self.steps / STALL_STEPS {
                 (self.stalled)();
+                crate::exec::slice_over();
             }
             let flow = self.inst(inst)?;
             if flow != Flow::Next {

@@ -109,6 +109,7 @@ impl Cluster {
                 let fault = KernelFault { site: Box::new(site), reason: FaultReason::Cancelled };
                 return Err((self.first_block, Box::new(fault)));
             }
+            crate::exec::slice_over();
             let mut ran = false;
             let count = self.warps.len();
             let first = match run.ctx.seed {
