@@ -139,8 +139,9 @@ fn judge(kinds: &[ReportKind], says: &str, program: fn(&Bench, bool)) {
 }
 
 const RACE: &[ReportKind] = &[ReportKind::Race];
-/// A use on one side of a free that nothing orders is a race on some schedules and a use after free on others.
-const FREED: &[ReportKind] = &[ReportKind::Race, ReportKind::MemoryFault];
+/// A use on one side of a free that nothing orders is a race on some schedules and a use after free on others, in a copy
+/// or in a kernel.
+const FREED: &[ReportKind] = &[ReportKind::Race, ReportKind::MemoryFault, ReportKind::KernelFault];
 
 #[test]
 fn a_missing_stream_wait() {
