@@ -169,6 +169,50 @@ family! {
             /// The stream.
             stream: String,
         },
+        /// Work on another stream (or the host, or foreign code) uses the same bytes, and the policy says not to wait for it.
+        #[error("{stream}: {what}")]
+        Conflict {
+            /// The stream that wanted to.
+            stream: String,
+            /// Which buffer, how, and who is in the way.
+            what: String,
+            /// Whether a guard on the host is in the way.
+            host: bool,
+        },
+        /// One submission touches the same bytes twice, and not only to read them.
+        #[error("{stream}: one submission touches bytes {start}..{end} of {buffer} twice")]
+        Aliased {
+            /// The stream.
+            stream: String,
+            /// The buffer.
+            buffer: String,
+            /// First byte in both accesses.
+            start: u64,
+            /// Byte after the last.
+            end: u64,
+        },
+        /// The submission would follow work whose end can never be known, because a stream failed.
+        #[error("{stream} would follow {leader}, which has failed")]
+        Failed {
+            /// The stream.
+            stream: String,
+            /// The stream that failed; it may be the same.
+            leader: String,
+        },
+        /// As much work is in flight as may be; only from calls that must not wait.
+        #[error("{stream}: as much work is in flight as may be")]
+        QueueFull {
+            /// The stream.
+            stream: String,
+        },
+        /// The stream takes no such work now.
+        #[error("{stream}: {what}")]
+        Refused {
+            /// The stream.
+            stream: String,
+            /// Why.
+            what: String,
+        },
         /// Time was asked between events that have not both happened.
         #[error("the time between {start} and {end} is not known yet")]
         NotReady {
@@ -206,7 +250,7 @@ family! {
             limit: usize,
         },
         /// The device has not enough memory.
-        #[error("{label}: out of device memory allocating {bytes} bytes ({free} of {total} bytes free): {source}")]
+        #[error("{label}: out of device memory allocating {bytes} bytes ({free} of {total} bytes free): {source}{holders}")]
         OutOfMemory {
             /// What was being allocated.
             label: String,
@@ -216,6 +260,8 @@ family! {
             free: usize,
             /// Bytes of the device, 0 if unknown.
             total: usize,
+            /// The largest allocations that handles own, by name and bytes; empty if there are none.
+            holders: String,
             /// The call that failed.
             source: DriverError,
         },

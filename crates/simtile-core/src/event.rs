@@ -1,8 +1,8 @@
 //! Events: marks in streams.
 
-use crate::context::{add, query};
+use crate::context::{Lane, SubmitError, Work, add, query};
 use crate::error::{CallError, On, StreamError};
-use crate::stream::retire;
+use crate::stream::{Submit, in_host_function};
 use crate::{Context, Stream};
 use core::fmt;
 use core::ops::Deref;
@@ -69,10 +69,17 @@ impl Event {
     pub fn record(&self, stream: &Stream) -> Result<(), StreamError> {
         stream.on_its_thread()?;
         stream.same_context(&self.context, || self.to_string())?;
-        // SAFETY: stream and event are alive and of one context.
-        stream
-            .call(|driver| unsafe { call!(driver, cuEventRecord(self.raw, stream.cu_stream())) })
-            .on(|| format!("{self} on {stream}"))
+        let record = |driver: Driver, raw| {
+            // SAFETY: stream and event are alive and of one context.
+            unsafe { call!(driver, cuEventRecord(self.raw, raw)) }
+        };
+        match stream.submit_tracked(&[], Submit::PLAIN, record) {
+            Err(SubmitError::BorrowedCapturing) => {
+                stream.call_in_foreign_capture(record).on(|| format!("{self} on {stream}"))
+            }
+            Err(error) => Err(stream.refused(error, &[], || format!("{self} on {stream}"))),
+            Ok(_) => Ok(()),
+        }
     }
 
     /// Waits until the last record has been reached. Returns at once if there was none.
@@ -82,7 +89,8 @@ impl Event {
     pub fn synchronize(&self) -> Result<(), StreamError> {
         // SAFETY: the event is alive; its context is current.
         self.context
-            .with_current(|driver| unsafe { call!(driver, cuEventSynchronize(self.raw)) })
+            .link()
+            .relaxed(|driver| unsafe { call!(driver, cuEventSynchronize(self.raw)) })
             .on(|| self.to_string())
     }
 
@@ -92,7 +100,7 @@ impl Event {
     /// The driver's; also the failure of the work before the mark.
     pub fn is_complete(&self) -> Result<bool, StreamError> {
         // SAFETY: the event is alive; its context is current.
-        self.context.with_current(|driver| unsafe { query(driver, self.raw) }).on(|| self.to_string())
+        self.context.link().relaxed(|driver| unsafe { query(driver, self.raw) }).on(|| self.to_string())
     }
 }
 
@@ -151,14 +159,24 @@ impl Deref for TimedEvent {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        let (context, raw) = (self.context.clone(), self.raw);
-        retire(move || {
+        let (link, raw) = (self.context.link().clone(), self.raw);
+        let destroy = move || {
             // SAFETY: we made the event and this was its last handle; pending work does not matter to CUDA.
             let call = |driver: Driver| unsafe { call!(driver, cuEventDestroy(raw)) };
-            if !context.finish(|| "drop of an event".into(), call) && context.usable().is_ok() {
-                add(&context.counters.failed_destroys, 1);
+            if !link.finish(|| "drop of an event".into(), call) && link.usable().is_ok() {
+                add(&link.counters.failed_destroys, 1);
             }
-        });
+        };
+        if in_host_function() {
+            let context = self.context.clone();
+            let job = move || {
+                destroy();
+                drop(context);
+            };
+            self.context.shared().lanes.push(Lane::Memory, Work::Job(Box::new(job)));
+        } else {
+            destroy();
+        }
     }
 }
 

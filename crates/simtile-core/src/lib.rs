@@ -20,9 +20,10 @@
 //! * Handles of different contexts do not mix: the error names both.
 //!
 //! # Access order
-//! A buffer follows its last use: a copy, fill or launch on another stream first makes that stream wait
-//! for the one that used the buffer last. That is coarse (readers wait for readers, and whole buffers count) and
-//! will be replaced by tracking per byte range; what it allows will stay allowed.
+//! Every copy, fill and launch says which bytes it touches and how. Work that conflicts with unfinished work of another
+//! stream follows it: the runtime makes the stream wait, and nothing else waits. Reads never conflict, disjoint ranges
+//! never conflict. [`Policy`] says what else to do about conflicts. Memory is given back when the last work that touched
+//! it has finished; that needs no handle.
 #![warn(missing_debug_implementations)]
 
 mod capabilities;
@@ -36,14 +37,14 @@ mod label;
 mod launch;
 mod memory;
 mod module;
-mod reaper;
+mod policy;
 mod stream;
 mod symbol;
 
 pub use capabilities::Capabilities;
 pub use context::{
-    BackgroundError, Context, ContextLimit, ContextStats, ForeignOwner, MemoryInfo, StreamPriorityRange,
-    SyncPolicy,
+    AllocationInfo, BackgroundError, Context, ContextLimit, ContextStats, Drained, ForeignOwner, MemoryInfo,
+    Snapshot, StreamPriorityRange, SyncPolicy, drain_background,
 };
 pub use device::{Device, Uuid};
 pub use error::{ContextError, DeviceError, Error, LaunchError, MemoryError, ModuleError, StreamError};
@@ -52,6 +53,6 @@ pub use function::{Function, FunctionAttributes, ParameterLayout};
 pub use launch::{LaunchArgs, LaunchOptions};
 pub use memory::{AllocationId, DeviceBuffer};
 pub use module::Module;
-pub use reaper::drain_background;
+pub use policy::{InsertedWaits, Policy};
 pub use stream::{Stream, StreamId, in_host_function};
 pub use symbol::{Constant, Symbol};

@@ -3,8 +3,10 @@
 //! An image is checked before the driver sees it, because the driver trusts the offsets in it. Loading happens here and
 //! in [`Module::load_function`], never in a launch: the driver stops every launch of the context while it loads.
 
-use crate::context::{ForeignOwner, add};
+use crate::context::{ForeignOwner, Lane, Work, add};
 use crate::error::{CallError, Family, ModuleError, On};
+use crate::memory::Memory;
+use crate::stream::in_host_function;
 use crate::{Constant, Context, Function, Symbol};
 use core::ffi::c_void;
 use core::fmt;
@@ -249,6 +251,15 @@ impl Module {
     }
 }
 
+/// Unloads a module when everything that was launched so far has finished: its own launches are among that.
+fn unload(memory: Memory) {
+    let context = memory.context().clone();
+    if context.usable().is_ok() {
+        let stamps = context.tracker().tails().into();
+        context.shared().lanes.push(Lane::Module, Work::Memory(memory, stamps));
+    }
+}
+
 /// A name for the driver.
 pub(crate) fn c_name(name: &str) -> Result<CString, ModuleError> {
     CString::new(name).map_err(|_| ModuleError::NulInName { name: name.into() })
@@ -256,8 +267,19 @@ pub(crate) fn c_name(name: &str) -> Result<CString, ModuleError> {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        if self.info.is_some() {
-            add(&self.context.counters.retained_modules, 1);
+        if self.info.is_none() {
+            return;
+        }
+        add(&self.context.counters().retained_modules, 1);
+        let (context, raw) = (self.context.clone(), self.raw);
+        let memory = Memory::module(context.clone(), raw, core::mem::take(&mut self.name));
+        if in_host_function() {
+            // Asking where the streams stand makes driver calls.
+            let lanes = context.shared().lanes.clone();
+            let job = move || unload(memory);
+            lanes.push(Lane::Memory, Work::Job(Box::new(job)));
+        } else {
+            unload(memory);
         }
     }
 }

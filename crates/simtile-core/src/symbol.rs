@@ -3,9 +3,9 @@
 //! Any launch of the module's kernels may read them, on any stream, and launches do not say so. A transfer therefore
 //! follows everything queued through the context's handle and waits before it returns: what is launched later, anywhere, sees it.
 
-use crate::error::{CallError, MemoryError, ModuleError, On};
-use crate::memory::distinct;
-use crate::{Context, Module, Stream};
+use crate::error::{MemoryError, ModuleError, On};
+use crate::memory::{Place, distinct};
+use crate::{Module, Stream};
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -58,10 +58,10 @@ impl Symbol {
         values: &[T],
     ) -> Result<(), MemoryError> {
         let bytes = size_of_val(values);
-        self.transfer(stream, offset, bytes, |context, address| {
-            // SAFETY: the slice is readable; the range is inside the symbol; the stream follows all its uses.
-            unsafe { context.upload(address, values.as_ptr().cast(), bytes, stream.cu_stream()) }?;
-            context.wait_for(stream.cu_stream())
+        self.transfer(stream, offset, bytes, |place| {
+            // SAFETY: the slice is readable; the range is inside the symbol, all uses of which have finished.
+            unsafe { stream.upload(place, values.as_ptr().cast(), bytes) }?;
+            stream.synchronize().map_err(MemoryError::from_stream)
         })
     }
 
@@ -82,9 +82,9 @@ impl Symbol {
         let mut values: Vec<T> = Vec::new();
         values.try_reserve_exact(count).map_err(|_| too_many())?;
         let target: *mut T = values.as_mut_ptr();
-        self.transfer(stream, offset, bytes, |context, address| {
-            // SAFETY: the vector has room; the range is inside the symbol; the stream follows all its uses.
-            unsafe { context.download(target.cast(), address, bytes, stream.cu_stream()) }
+        self.transfer(stream, offset, bytes, |place| {
+            // SAFETY: the vector has room; the range is inside the symbol, all uses of which have finished.
+            unsafe { stream.download(target.cast(), place, bytes) }
         })?;
         for index in 0..distinct::<T>(count) {
             // SAFETY: all elements were written.
@@ -103,19 +103,20 @@ impl Symbol {
         stream: &Arc<Stream>,
         offset: usize,
         bytes: usize,
-        copy: impl FnOnce(&Context, CUdeviceptr) -> Result<(), CallError>,
+        copy: impl FnOnce(&Place<'_>) -> Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
         self.range(offset, bytes)?;
         let context = self.module.context();
         stream.same_context(context, || self.to_string()).map_err(MemoryError::from_stream)?;
-        stream.ready()?;
         if bytes == 0 {
             return Ok(());
         }
-        context
-            .follow_all(stream)
-            .and_then(|()| copy(context, self.address + offset as u64))
-            .on(|| format!("{self} on {stream}"))
+        context.usable().on::<MemoryError>(|| self.to_string())?;
+        for stamp in context.tracker().tails() {
+            let on = || format!("{self} on {stream}");
+            context.tracker().wait(stamp).map_err(|error| stream.refused::<MemoryError>(error, &[], on))?;
+        }
+        copy(&Place { address: self.address + offset as u64, allocation: None })
     }
 
     fn range(&self, offset: usize, bytes: usize) -> Result<(), MemoryError> {

@@ -218,12 +218,18 @@ fn h4_after_the_context_is_lost_no_call_is_made_for_it() {
 #[test]
 fn h4_out_of_memory_loses_no_context() {
     let (sim, context, stream) = start();
+    // A failure alone is answered by giving back what has finished, and by waiting for the rest.
     sim.fail(Entry::cuMemAllocFromPoolAsync, 1, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    DeviceBuffer::<u8>::zeroed(&stream, 100).unwrap();
+    for nth in 1..=3 {
+        sim.fail(Entry::cuMemAllocFromPoolAsync, nth, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    }
     assert!(matches!(
         DeviceBuffer::<u8>::zeroed(&stream, 100),
         Err(MemoryError::OutOfMemory { bytes: 100, .. })
     ));
     assert!(context.lost().is_none());
+    sim.clear_rules();
     DeviceBuffer::<u8>::zeroed(&stream, 100).unwrap();
 }
 

@@ -132,7 +132,8 @@ impl<B: Backend> Inner<B> {
 
     #[cold]
     fn make_events_slow(&self) {
-        for _ in 0..self.config.event_reserve.max(1) {
+        // Up to twice the reserve, so that a warm stream makes none for long.
+        for _ in self.events.available()..self.config.event_reserve.max(1) * 2 {
             match self.backend.create_event() {
                 Ok(event) => self.events.add(event),
                 // Not an error here: whoever then lacks an event tries again and reports.

@@ -1,101 +1,88 @@
 //! The end of a context.
 //!
-//! A context ends when its last handle goes; buffers, streams, events and modules are such handles. Work of streams
-//! that were dropped before may still run, and CUDA would wait for it when the context is destroyed: then the
-//! background thread waits instead. A context that was lost, or whose driver is gone, is left as it is.
+//! A context ends when its last handle goes; buffers, streams, events and modules are such handles, also those that wait
+//! in the background. Work of streams that were dropped before may still run, and CUDA would wait for it
+//! when the context is destroyed: then the background waits instead. A context that was lost, or whose driver is
+//! gone, is left as it is.
 
+use super::lanes::{Lane, Work, drop_user_value};
+use super::shared::Shared;
 use super::stats::add;
 use super::{Context, Owner};
-use crate::reaper;
 use crate::stream::in_host_function;
-use simtile_driver::sys::{CUcontext, CUevent, CUstream};
-use simtile_driver::{Driver, call};
+use simtile_driver::call;
+use simtile_driver::sys::CUcontext;
+use simtile_hazard::Settled;
+use simtile_sync::Arc;
 
-/// What is left of a context after its last handle: enough to end it.
-pub(super) struct Remains {
-    /// The context without handles. Its own drop has been disarmed.
-    context: Context,
+/// What is left of a context after its last handle. Dropping it ends the context.
+pub(crate) struct Remains {
+    owner: Owner,
+    shared: Arc<Shared>,
+    /// Whether no other handle of this CUDA context is left.
+    last: bool,
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if self.ended || self.health.check().is_err() {
+        let owner = core::mem::replace(&mut self.owner, Owner::Borrowed(None));
+        let last = self.shared.leave();
+        if self.shared.link.health.check().is_err() {
+            drop_user_value(owner);
             return;
         }
-        let inside = in_host_function();
-        let service: Option<CUstream> = *self.service.lock();
-        if let Some(stream) = service
-            && !inside
-            && self.owner.is_owned()
-        {
-            // It follows what was queued on streams that are not ours, whose work may still run too.
-            let _ = self.keep_tail(stream);
-        }
-        if !inside && (self.prune_tails() || !self.owner.is_owned()) {
-            self.end();
-            return;
-        }
-        // Moves everything out into a context of its own, which the background thread ends.
-        let mut remains = Remains { context: self.take() };
-        remains.context.ended = true;
-        self.ended = true;
-        // Without a thread nothing may be destroyed here: what is left stays with the process.
-        if let Err(job) = reaper::submit(Box::new(move || remains.wait_and_end())) {
-            core::mem::forget(job);
+        let remains = Remains { owner, shared: self.shared.clone(), last };
+        if !in_host_function() && remains.ready() {
+            // Who lent the context is a user's value, whose destructor may panic.
+            drop_user_value(remains);
+        } else {
+            self.shared.lanes.push(Lane::Memory, Work::End(remains));
         }
     }
 }
 
 impl Remains {
-    fn wait_and_end(&mut self) {
-        let context = &mut self.context;
-        if context.owner.is_owned() {
-            let tails: Vec<CUevent> = core::mem::take(&mut *context.tails.lock());
-            for event in tails {
-                // SAFETY: the event is alive; the context is current. A failure means that the work will never
-                // be seen to finish (the context is lost), and then `end` makes no call.
-                let _ = context.with_current(|driver| unsafe { call!(driver, cuEventSynchronize(event)) });
-                context.give_event(event);
-            }
+    /// Whether ending would wait for nothing.
+    pub(super) fn ready(&self) -> bool {
+        let shared = &*self.shared;
+        if shared.link.health.check().is_err() {
+            return true;
         }
-        context.end();
+        match self.owner {
+            Owner::Borrowed(_) => true,
+            // Others retain the context too: it goes on.
+            Owner::Primary if !self.last => true,
+            _ => shared.link.prune_tails() && shared.is_quiet(),
+        }
     }
 }
 
-impl Context {
-    /// Gives back everything that the context holds, then the context. Waits only if work is still running.
-    fn end(&mut self) {
-        self.ended = true;
-        let tails = core::mem::take(&mut *self.tails.lock());
-        let events = core::mem::take(&mut *self.events.lock());
-        for event in tails.into_iter().chain(events) {
-            self.destroy_event(event);
+impl Drop for Remains {
+    fn drop(&mut self) {
+        let shared = &*self.shared;
+        if self.last {
+            shared.end_memory();
+            shared.link.end_events();
         }
-        let service: Option<CUstream> = self.service.lock().take();
-        if let Some(stream) = service {
-            // SAFETY: the service stream is ours and nothing is queued on it after this.
-            let call = |driver: Driver| unsafe { call!(driver, cuStreamDestroy(stream)) };
-            if !self.finish(|| "destroying the service stream".into(), call) {
-                add(&self.counters.failed_destroys, 1);
-            }
-        }
-        self.end_memory();
-        if self.owner.is_owned() && self.health.check().is_ok() {
+        if self.owner.is_owned() && shared.link.health.check().is_ok() {
             self.release();
         }
     }
+}
 
+impl Remains {
     /// Gives the CUDA context itself back.
     fn release(&self) {
-        let driver = self.driver();
+        let link = &*self.shared.link;
+        let driver = link.driver();
         let mut current = CUcontext::NULL;
         // SAFETY: the out-pointer is valid for the call.
-        let was_current = unsafe { driver.cuCtxGetCurrent(&mut current) }.is_ok() && current == self.raw;
+        let was_current = unsafe { driver.cuCtxGetCurrent(&mut current) }.is_ok() && current == link.raw;
         let released = match self.owner {
             // SAFETY: we retained it once and give that back once.
-            Owner::Primary => unsafe { call!(driver, cuDevicePrimaryCtxRelease(self.device.cu_device())) },
+            Owner::Primary => unsafe { call!(driver, cuDevicePrimaryCtxRelease(link.device.cu_device())) },
             // SAFETY: we created it, and no handle of ours is left.
-            _ => unsafe { call!(driver, cuCtxDestroy(self.raw)) },
+            _ => unsafe { call!(driver, cuCtxDestroy(link.raw)) },
         };
         if released.is_ok() && was_current {
             // This thread must not go on with a context that may be dead.
@@ -104,8 +91,19 @@ impl Context {
         }
         if let Err(error) = released {
             // Nobody can ask this context any more; what is left to tell is the process-wide count.
-            let _ = self.note(error);
+            let _ = link.note(error);
             add(&super::CONTEXTS_KEPT, 1);
         }
+    }
+}
+
+impl Shared {
+    /// Whether all tracked work has finished, or can never be known to. Never waits.
+    fn is_quiet(&self) -> bool {
+        self.tracker.tails().into_iter().all(|stamp| match self.tracker.settle(stamp) {
+            Settled::Complete | Settled::Failed => true,
+            Settled::Unsealed => false,
+            Settled::Pending(event) => self.tracker.query(&event).unwrap_or(true),
+        })
     }
 }

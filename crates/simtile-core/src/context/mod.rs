@@ -4,26 +4,32 @@
 //! one CUDA context (two retains of a primary context); they are equal, because equality is that of the driver's
 //! handle and the driver's never-reused id behind it.
 
+mod backend;
 mod end;
-mod order;
-mod scope;
+mod lanes;
+mod link;
 mod settings;
+mod shared;
+mod snapshot;
 mod stats;
 
-pub(crate) use order::query;
+pub(crate) use backend::{CoreBackend, Event as TrackedEvent, SubmitError, Tracked, Tracker};
+pub use lanes::drain_background;
+pub(crate) use lanes::{Lane, Work, drop_user_value};
+pub(crate) use link::{Link, query, relaxed};
 pub use settings::{ContextLimit, MemoryInfo, StreamPriorityRange, SyncPolicy};
+pub(crate) use shared::Shared;
+pub use snapshot::{AllocationInfo, Drained, Snapshot};
 pub use stats::{BackgroundError, ContextStats};
-pub(crate) use stats::{add, sub};
+pub(crate) use stats::{Counters, add, sub};
 
 use crate::error::{ContextError, On};
-use crate::memory::ContextMemory;
-use crate::{Capabilities, Device, DeviceError, Stream};
+use crate::{Capabilities, Device, DeviceError};
 use core::fmt;
-use simtile_driver::sys::{CUcontext, CUdevice, CUevent, CUstream};
+use simtile_driver::sys::{CUcontext, CUdevice};
 use simtile_driver::{Driver, DriverError, call};
-use simtile_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use simtile_sync::{Arc, Mutex};
-use std::sync::{OnceLock, Weak};
+use simtile_sync::Arc;
+use simtile_sync::atomic::{AtomicU64, Ordering};
 
 /// Whoever lent a context, stream or module. Held as long as the handle made from it.
 ///
@@ -48,50 +54,19 @@ impl Owner {
     }
 }
 
-/// Whether driver calls may still be made.
-#[derive(Debug)]
-pub(crate) struct Health {
-    /// False once one of the others is set: the only load in a healthy context.
-    healthy: AtomicBool,
-    lost: OnceLock<DriverError>,
-    gone: AtomicBool,
-}
-
-impl Health {
-    fn new() -> Self {
-        Self { healthy: AtomicBool::new(true), lost: OnceLock::new(), gone: AtomicBool::new(false) }
-    }
-}
-
 /// Contexts that could not be given back when their last handle went.
 static CONTEXTS_KEPT: AtomicU64 = AtomicU64::new(0);
 
 /// A CUDA context: the primary one of a device, one of our own, or a borrowed one.
 ///
 /// # Leaks
-/// Modules stay loaded until their context ends ([`ContextStats::retained_modules`]). Memory whose free failed is
-/// kept and counted.
+/// Modules stay loaded until their context ends ([`ContextStats::retained_modules`]). Memory whose free failed, or whose last
+/// use cannot be known to end, is kept and counted.
 pub struct Context {
     device: Device,
-    raw: CUcontext,
-    /// The driver's never-reused id of the context; `None` if the driver has none.
-    id: Option<u64>,
     owner: Owner,
-    pub(crate) health: Health,
-    pub(crate) counters: Counters,
-    /// Untimed events for one-off use.
-    events: Mutex<Vec<CUevent>>,
-    /// Ends of dropped streams whose work may still run.
-    tails: Mutex<Vec<CUevent>>,
-    service: Mutex<Option<CUstream>>,
-    /// Our own streams that are alive.
-    streams: Mutex<Vec<Weak<Stream>>>,
-    pub(crate) memory: ContextMemory,
-    /// Whether the CUDA context has been given back, or is being so.
-    ended: bool,
+    shared: Arc<Shared>,
 }
-
-pub(crate) use stats::Counters;
 
 impl Device {
     /// Retains the device's primary context, which the CUDA runtime and most libraries use.
@@ -185,58 +160,45 @@ impl Context {
         if raw.is_null() {
             return Err(ContextError::NullHandle);
         }
-        let context = Self::wrap(device, raw, Owner::Borrowed(owner));
-        let actual: CUdevice = context
+        // Asked before anything is made in it.
+        let link = Link::new(device, raw, None);
+        let actual: CUdevice = link
             .with_current(|driver| {
                 let mut actual = 0;
                 // SAFETY: the out-pointer is valid for the call; the context is current.
                 unsafe { call!(driver, cuCtxGetDevice(&mut actual)) }?;
                 Ok(actual)
             })
-            .on(|| context.to_string())?;
+            .on(|| format!("borrowed context {:#x} of {device}", raw.0))?;
         if actual != device.cu_device() {
             return Err(ContextError::WrongDevice { expected: device.to_string(), actual });
         }
-        Ok(context)
+        Ok(Self::wrap(device, raw, Owner::Borrowed(owner)))
     }
 
     fn wrap(device: Device, raw: CUcontext, owner: Owner) -> Arc<Self> {
-        let mut id = 0;
-        // SAFETY: the context is alive, the out-pointer is valid for the call.
-        let has_id = unsafe { device.driver().cuCtxGetId(raw, &mut id) }.is_ok();
-        let id = has_id.then_some(id);
-        Arc::new(Self {
-            device,
-            raw,
-            id,
-            owner,
-            health: Health::new(),
-            counters: Counters::default(),
-            events: Mutex::default(),
-            tails: Mutex::default(),
-            service: Mutex::default(),
-            streams: Mutex::default(),
-            memory: ContextMemory::default(),
-            ended: false,
-        })
+        Arc::new(Self { device, owner, shared: Shared::join(device, raw) })
     }
 
-    /// Moves everything out; what stays behind is an empty shell that must not be ended.
-    fn take(&mut self) -> Self {
-        Self {
-            device: self.device,
-            raw: self.raw,
-            id: self.id,
-            owner: core::mem::replace(&mut self.owner, Owner::Borrowed(None)),
-            health: core::mem::replace(&mut self.health, Health::new()),
-            counters: core::mem::take(&mut self.counters),
-            events: core::mem::take(&mut self.events),
-            tails: core::mem::take(&mut self.tails),
-            service: core::mem::take(&mut self.service),
-            streams: Mutex::default(),
-            memory: core::mem::take(&mut self.memory),
-            ended: false,
-        }
+    /// What all handles of this CUDA context share.
+    #[inline]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    #[inline]
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.shared.link
+    }
+
+    #[inline]
+    pub(crate) fn tracker(&self) -> &Tracker {
+        &self.shared.tracker
+    }
+
+    #[inline]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.link.counters
     }
 
     /// The device.
@@ -257,12 +219,12 @@ impl Context {
 
     /// The driver's handle. It lives as long as this handle.
     pub fn cu_ctx(&self) -> CUcontext {
-        self.raw
+        self.link().raw
     }
 
     /// The driver's never-reused id of the CUDA context, where the driver has one (CUDA 12.0).
     pub fn cu_ctx_id(&self) -> Option<u64> {
-        self.id
+        self.link().id
     }
 
     /// What the device can do; asked once and kept.
@@ -273,19 +235,19 @@ impl Context {
         self.device.capabilities()
     }
 
-    /// Counts of this handle: what is alive, what was kept, what failed in drops.
+    /// Counts of all handles of this CUDA context: what is alive, what was kept, what failed in drops.
     pub fn stats(&self) -> ContextStats {
-        self.counters.read()
+        self.counters().read()
     }
 
     /// Takes the errors that happened in drops and in the background, oldest first. At most 256 are kept.
     pub fn take_errors(&self) -> Vec<BackgroundError> {
-        self.counters.take_errors()
+        self.counters().take_errors()
     }
 
     /// The failure that lost this context, if one has. After it no driver call is made for the context.
     pub fn lost(&self) -> Option<DriverError> {
-        self.health.lost.get().copied()
+        self.link().health.lost()
     }
 
     /// How many contexts of this process could not be given back when their last handle went.
@@ -301,15 +263,21 @@ impl Context {
     /// # Errors
     /// The driver's, also that of work which failed.
     pub fn synchronize_all(&self) -> Result<(), ContextError> {
+        self.usable().on(|| self.to_string())?;
+        let mark = self.tracker().begin_synchronize_all();
         // SAFETY: no arguments; the context is current.
-        self.with_current(|driver| unsafe { call!(driver, cuCtxSynchronize()) }).on(|| self.to_string())
+        self.with_current(|driver| unsafe { call!(driver, cuCtxSynchronize()) }).on(|| self.to_string())?;
+        self.tracker().end_synchronize_all(mark);
+        Ok(())
     }
 }
 
 impl PartialEq for Context {
     /// Same device and same CUDA context.
     fn eq(&self, other: &Self) -> bool {
-        self.device == other.device && self.raw == other.raw && self.id == other.id
+        self.device == other.device
+            && self.cu_ctx() == other.cu_ctx()
+            && self.cu_ctx_id() == other.cu_ctx_id()
     }
 }
 
@@ -322,7 +290,7 @@ impl fmt::Display for Context {
             Owner::Created => "created context",
             Owner::Borrowed(_) => "borrowed context",
         };
-        write!(f, "{kind} {:#x} of {}", self.raw.0, self.device)
+        write!(f, "{kind} {:#x} of {}", self.cu_ctx().0, self.device)
     }
 }
 
@@ -330,8 +298,8 @@ impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context")
             .field("device", &self.device)
-            .field("handle", &self.raw)
-            .field("id", &self.id)
+            .field("handle", &self.cu_ctx())
+            .field("id", &self.cu_ctx_id())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }

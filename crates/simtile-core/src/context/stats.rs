@@ -20,6 +20,12 @@ pub struct ContextStats {
     pub parked_bytes: u64,
     /// Pinned staging memory, bytes.
     pub staging_bytes: u64,
+    /// Device memory that was dropped and waits in the background for its last use, bytes.
+    pub reclaiming_bytes: u64,
+    /// Allocations that are kept for ever, because their last use cannot be known to end.
+    pub quarantined: u64,
+    /// Their bytes.
+    pub quarantined_bytes: u64,
     /// Frees that failed or could not be made. The memory is kept and never reused.
     pub failed_frees: u64,
     /// Device and pinned memory in them, bytes.
@@ -75,7 +81,7 @@ macro_rules! counters {
 }
 
 counters! {
-    live_allocations live_bytes parked_bytes staging_bytes failed_frees leaked_bytes failed_destroys
+    live_allocations live_bytes parked_bytes staging_bytes reclaiming_bytes quarantined quarantined_bytes failed_frees leaked_bytes failed_destroys
     failed_restores retained_modules host_function_panics lost_errors
 }
 

@@ -5,6 +5,7 @@ use crate::memory::Allocation;
 use core::ffi::c_void;
 use core::fmt;
 use core::mem::MaybeUninit;
+use simtile_hazard::Mode;
 use simtile_types::DeviceCopy;
 use smallvec::SmallVec;
 
@@ -31,7 +32,7 @@ pub struct LaunchArgs<'a> {
     used: usize,
     /// Offset in `slots` and size of each argument.
     places: SmallVec<[(u32, u32); 16]>,
-    buffers: SmallVec<[&'a Allocation; 8]>,
+    buffers: SmallVec<[(&'a Allocation, Mode, usize); 8]>,
 }
 
 impl<'a> LaunchArgs<'a> {
@@ -71,14 +72,17 @@ impl<'a> LaunchArgs<'a> {
     #[must_use]
     pub fn buffer<T: DeviceCopy>(mut self, buffer: &'a DeviceBuffer<T>) -> Self {
         self.push(buffer.cu_deviceptr());
-        self.buffers.push(buffer.allocation());
+        self.buffers.push((buffer.allocation(), Mode::Read, buffer.num_bytes()));
         self
     }
 
     /// Adds the address of a buffer that the kernel writes.
     #[must_use]
-    pub fn buffer_mut<T: DeviceCopy>(self, buffer: &'a mut DeviceBuffer<T>) -> Self {
-        self.buffer(&*buffer)
+    pub fn buffer_mut<T: DeviceCopy>(mut self, buffer: &'a mut DeviceBuffer<T>) -> Self {
+        let buffer = &*buffer;
+        self.push(buffer.cu_deviceptr());
+        self.buffers.push((buffer.allocation(), Mode::Write, buffer.num_bytes()));
+        self
     }
 
     /// Arguments so far.
@@ -96,7 +100,8 @@ impl<'a> LaunchArgs<'a> {
         self.places.iter().map(|&(_, size)| size as usize)
     }
 
-    pub(crate) fn buffers(&self) -> &[&'a Allocation] {
+    /// Buffers, how they are touched, and their bytes.
+    pub(crate) fn buffers(&self) -> &[(&'a Allocation, Mode, usize)] {
         &self.buffers
     }
 

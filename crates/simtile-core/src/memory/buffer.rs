@@ -1,13 +1,18 @@
 //! Typed device buffers.
 
+use super::staging::Place;
 use super::{Allocation, AllocationId};
-use crate::error::{CallError, MemoryError};
+use crate::context::SubmitError;
+use crate::error::MemoryError;
+use crate::stream::Submit;
 use crate::{Context, Stream};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
 use simtile_driver::call;
-use simtile_driver::sys::CUdeviceptr;
+use simtile_driver::sys::{CUdeviceptr, CUstream};
+use simtile_driver::{Driver, DriverError};
+use simtile_hazard::{Access, Mode};
 use simtile_sync::Arc;
 use simtile_types::DeviceCopy;
 
@@ -23,7 +28,7 @@ const PATTERN: usize = 64 << 10;
 ///
 /// Dropping never waits: the memory is freed behind its last use. A buffer of no bytes makes no driver call, ever.
 pub struct DeviceBuffer<T: DeviceCopy> {
-    allocation: Allocation,
+    allocation: Arc<Allocation>,
     len: usize,
     marker: PhantomData<T>,
 }
@@ -188,15 +193,11 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         })?;
         let target = values.as_mut_ptr();
         if bytes > 0 {
-            let source = self.address_of(range.start);
-            let context = self.context();
-            self.allocation.use_on(stream, || {
-                // SAFETY: the vector has room for `count` elements; the range is inside the allocation, whose uses
-                // the stream follows.
-                unsafe { context.download(target.cast(), source, bytes, stream.cu_stream()) }
-            })?;
+            self.same_context(stream)?;
+            // SAFETY: the vector has room for `count` elements; the range is inside the allocation.
+            unsafe { stream.download(target.cast(), &self.place(range.start), bytes) }?;
         } else {
-            stream_of_same_context(&self.allocation, stream)?;
+            self.same_context(stream)?;
         }
         for index in 0..distinct::<T>(count) {
             // SAFETY: the download wrote all `count` elements (of no bytes, nothing needs writing).
@@ -281,17 +282,20 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         self.range(offset, count)?;
         let bytes = count * size_of::<T>();
         if bytes == 0 {
-            stream_of_same_context(&source.allocation, stream)?;
-            return stream_of_same_context(&self.allocation, stream);
+            source.same_context(stream)?;
+            return self.same_context(stream);
         }
+        self.same_context(stream)?;
+        source.same_context(stream)?;
         let (to, from) = (self.address_of(offset), source.address_of(range.start));
-        let context = self.context();
-        self.allocation.use_both(&source.allocation, stream, || {
-            // SAFETY: both ranges are inside their allocations, whose uses the stream follows. They cannot overlap:
-            // one buffer is borrowed exclusively.
-            context.with_current(|driver| unsafe {
-                call!(driver, cuMemcpyDtoDAsync(to, from, bytes, stream.cu_stream()))
-            })
+        let size = size_of::<T>();
+        let accesses = [
+            self.allocation.access(offset * size, offset * size + bytes, Mode::Write),
+            source.allocation.access(range.start * size, range.start * size + bytes, Mode::Read),
+        ];
+        // SAFETY: both ranges are inside their allocations. They cannot overlap: one buffer is borrowed exclusively.
+        self.submit(stream, accesses, &[&self.allocation, &source.allocation], |driver, raw| unsafe {
+            call!(driver, cuMemcpyDtoDAsync(to, from, bytes, raw))
         })
     }
 
@@ -302,40 +306,35 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     pub fn fill(&mut self, stream: &Arc<Stream>, value: T) -> Result<(), MemoryError> {
         let bytes = self.num_bytes();
         if bytes == 0 {
-            return stream_of_same_context(&self.allocation, stream);
+            return self.same_context(stream);
         }
         if let Some(word) = Word::of(&value) {
-            let (address, context) = (self.cu_deviceptr(), self.context());
-            return self.allocation.use_on(stream, || {
-                let raw = stream.cu_stream();
-                // SAFETY: the allocation has exactly these bytes, and the stream follows its uses.
-                context.with_current(|driver| unsafe {
-                    match word {
-                        Word::One(v) => call!(driver, cuMemsetD8Async(address, v, bytes, raw)),
-                        Word::Two(v) => call!(driver, cuMemsetD16Async(address, v, bytes / 2, raw)),
-                        Word::Four(v) => call!(driver, cuMemsetD32Async(address, v, bytes / 4, raw)),
-                    }
-                })
+            let address = self.cu_deviceptr();
+            // SAFETY: the allocation has these bytes.
+            return self.write_all(stream, |driver, raw| unsafe {
+                match word {
+                    Word::One(v) => call!(driver, cuMemsetD8Async(address, v, bytes, raw)),
+                    Word::Two(v) => call!(driver, cuMemsetD16Async(address, v, bytes / 2, raw)),
+                    Word::Four(v) => call!(driver, cuMemsetD32Async(address, v, bytes / 4, raw)),
+                }
             });
         }
         // Other sizes: some copies from the host, doubled on the device.
         let first = (PATTERN / size_of::<T>()).clamp(1, self.len);
         let pattern = vec![value; first];
         self.upload(stream, 0, &pattern)?;
-        let (address, context) = (self.cu_deviceptr(), self.context());
+        let address = self.cu_deviceptr();
         let mut filled = first * size_of::<T>();
-        self.allocation.use_on(stream, || {
-            while filled < bytes {
-                let n = filled.min(bytes - filled);
-                let target = address + filled as u64;
-                // SAFETY: source and target are disjoint ranges of the allocation; the stream follows its uses.
-                context.with_current(|driver| unsafe {
-                    call!(driver, cuMemcpyDtoDAsync(target, address, n, stream.cu_stream()))
-                })?;
-                filled += n;
-            }
-            Ok(())
-        })
+        while filled < bytes {
+            let n = filled.min(bytes - filled);
+            let target = address + filled as u64;
+            // SAFETY: source and target are disjoint ranges of the allocation.
+            self.write_all(stream, |driver, raw| unsafe {
+                call!(driver, cuMemcpyDtoDAsync(target, address, n, raw))
+            })?;
+            filled += n;
+        }
+        Ok(())
     }
 
     /// Queues setting every byte to 0.
@@ -347,15 +346,13 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 
     fn clear(&self, stream: &Arc<Stream>) -> Result<(), MemoryError> {
-        let (address, bytes, context) = (self.cu_deviceptr(), self.num_bytes(), self.context());
+        let (address, bytes) = (self.cu_deviceptr(), self.num_bytes());
         if bytes == 0 {
-            return stream_of_same_context(&self.allocation, stream);
+            return self.same_context(stream);
         }
-        self.allocation.use_on(stream, || {
-            // SAFETY: the allocation has exactly these bytes, and the stream follows its uses.
-            context.with_current(|driver| unsafe {
-                call!(driver, cuMemsetD8Async(address, 0, bytes, stream.cu_stream()))
-            })
+        // SAFETY: the allocation has these bytes.
+        self.write_all(stream, |driver, raw| unsafe {
+            call!(driver, cuMemsetD8Async(address, 0, bytes, raw))
         })
     }
 
@@ -363,13 +360,49 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     fn upload(&self, stream: &Arc<Stream>, offset: usize, source: &[T]) -> Result<(), MemoryError> {
         let bytes = size_of_val(source);
         if bytes == 0 {
-            return stream_of_same_context(&self.allocation, stream);
+            return self.same_context(stream);
         }
-        let (target, context) = (self.address_of(offset), self.context());
-        self.allocation.use_on(stream, || {
-            // SAFETY: the slice is readable; the range is inside the allocation, whose uses the stream follows.
-            unsafe { context.upload(target, source.as_ptr().cast(), bytes, stream.cu_stream()) }
-        })
+        self.same_context(stream)?;
+        // SAFETY: the slice is readable; the range is inside the allocation.
+        unsafe { stream.upload(&self.place(offset), source.as_ptr().cast(), bytes) }
+    }
+
+    /// The bytes from an element on.
+    fn place(&self, element: usize) -> Place<'_> {
+        let offset = element * size_of::<T>();
+        Place { address: self.cu_deviceptr() + offset as u64, allocation: Some((&self.allocation, offset)) }
+    }
+
+    /// Submits a call that writes the whole buffer.
+    fn write_all(
+        &self,
+        stream: &Arc<Stream>,
+        calls: impl FnOnce(Driver, CUstream) -> Result<(), DriverError>,
+    ) -> Result<(), MemoryError> {
+        self.same_context(stream)?;
+        let access = [self.allocation.access(0, self.num_bytes(), Mode::Write), None];
+        self.submit(stream, access, &[&self.allocation], calls)
+    }
+
+    fn submit(
+        &self,
+        stream: &Arc<Stream>,
+        accesses: [Option<Access<'_>>; 2],
+        used: &[&Allocation],
+        calls: impl FnOnce(Driver, CUstream) -> Result<(), DriverError>,
+    ) -> Result<(), MemoryError> {
+        let list: smallvec::SmallVec<[Access<'_>; 2]> = accesses.into_iter().flatten().collect();
+        let on = || match used {
+            [one, other] => format!("{} and {} on {stream}", one.name(), other.name()),
+            _ => format!("{} on {stream}", self.allocation.name()),
+        };
+        let refused = |error: SubmitError| stream.refused::<MemoryError>(error, used, on);
+        stream.submit_tracked(&list, Submit::PLAIN, calls).map_err(refused)?;
+        Ok(())
+    }
+
+    fn same_context(&self, stream: &Stream) -> Result<(), MemoryError> {
+        stream.same_context(self.context(), || self.allocation.name()).map_err(MemoryError::from_stream)
     }
 
     fn address_of(&self, element: usize) -> CUdeviceptr {
@@ -398,14 +431,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 /// How many of `count` values there are to look at: of values without bytes, one stands for all.
 pub(crate) fn distinct<T>(count: usize) -> usize {
     if size_of::<T>() == 0 { count.min(1) } else { count }
-}
-
-/// Operations on nothing are checked like others, and make no driver call.
-fn stream_of_same_context(allocation: &Allocation, stream: &Arc<Stream>) -> Result<(), MemoryError> {
-    if core::ptr::eq(&**allocation.context(), &**stream.context()) {
-        return Ok(());
-    }
-    allocation.use_on(stream, || Ok::<(), CallError>(()))
 }
 
 /// A value as what memset can write.

@@ -3,16 +3,19 @@
 //! An upload is copied into pinned blocks at submission and goes to the device from there; a download comes into
 //! pinned blocks and is copied out after it has succeeded. So the device never touches a user's memory.
 //!
-//! Blocks come in two sizes and are reused; each carries an event recorded behind its last transfer. Freeing pinned
+//! Blocks come in two sizes and are reused; each knows the stamp of its last transfer. Freeing pinned
 //! memory stalls the whole context, so blocks are kept until the context ends. A context that outlives its last handle
 //! here (a primary context that others retain too) leaves them for the next handle of the same CUDA context.
 
-use crate::Context;
-use crate::context::{add, query};
-use crate::error::CallError;
+use super::Allocation;
+use crate::context::{Shared, SubmitError, add};
+use crate::error::{CallError, Family, MemoryError};
+use crate::stream::Submit;
+use crate::{Context, Stream};
 use core::ffi::c_void;
 use simtile_driver::sys::*;
 use simtile_driver::{Driver, call};
+use simtile_hazard::{Access, Mode, Settled, Stamp};
 use simtile_sync::Mutex;
 use std::collections::VecDeque;
 
@@ -30,7 +33,7 @@ pub(super) struct Staging {
 #[derive(Default)]
 struct Class {
     free: Vec<Block>,
-    busy: VecDeque<Block>,
+    busy: VecDeque<(Block, Stamp)>,
     /// Blocks made, wherever they are now.
     made: usize,
     /// Whether blocks left behind by an earlier handle of this CUDA context were looked for.
@@ -41,8 +44,6 @@ struct Class {
 struct Block {
     host: usize,
     class: usize,
-    /// Recorded behind the block's last transfer.
-    event: CUevent,
 }
 
 /// A block whose CUDA context outlived its last handle here.
@@ -73,35 +74,63 @@ fn class_for(bytes: usize) -> usize {
     usize::from(bytes > CLASSES[0].0)
 }
 
-impl Context {
+/// Device bytes that a transfer touches: those of an allocation, or a module's variable, which is ordered by the caller.
+pub(crate) struct Place<'a> {
+    pub(crate) address: CUdeviceptr,
+    /// The allocation and the offset in it.
+    pub(crate) allocation: Option<(&'a Allocation, usize)>,
+}
+
+impl Place<'_> {
+    fn access(&self, from: usize, to: usize, mode: Mode) -> Option<Access<'_>> {
+        let (allocation, offset) = self.allocation?;
+        allocation.access(offset + from, offset + to, mode)
+    }
+
+    fn name(&self) -> String {
+        self.allocation.map_or_else(|| "a variable".into(), |(allocation, _)| allocation.name())
+    }
+
+    fn refused(&self, stream: &Stream, error: SubmitError) -> MemoryError {
+        let used = self.allocation.map(|(allocation, _)| allocation);
+        stream.refused(error, used.as_slice(), || format!("{} on {stream}", self.name()))
+    }
+}
+
+impl Stream {
     /// Queues a copy of host bytes to the device. The bytes are not read after the call.
     ///
     /// # Safety
-    /// `source` is readable for `bytes` bytes, which may be uninitialised; `target..target + bytes` is inside one live
-    /// allocation; `stream` is alive and follows all uses of it.
+    /// `source` is readable for `bytes` bytes, which may be uninitialised; `target.address..+bytes` is inside the
+    /// place's live allocation.
     pub(crate) unsafe fn upload(
         &self,
-        target: CUdeviceptr,
+        target: &Place<'_>,
         source: *const u8,
         bytes: usize,
-        stream: CUstream,
-    ) -> Result<(), CallError> {
+    ) -> Result<(), MemoryError> {
+        let shared = self.context().shared();
+        let on = |error| MemoryError::from_call(error, format!("{} on {self}", target.name()));
         let mut done = 0;
         while done < bytes {
-            let block = self.take_block(class_for(bytes - done))?;
+            let block = self.context().take_block(class_for(bytes - done)).map_err(on)?;
             let n = block.bytes().min(bytes - done);
             let host = block.pointer();
             // SAFETY: the block is ours alone and has `n` bytes; the source is readable (the caller's).
             unsafe { source.add(done).copy_to_nonoverlapping(host, n) };
-            let copied = self.with_current(|driver| {
-                let (to, from) = (target + done as u64, host.cast::<c_void>());
-                // SAFETY: the block stays until its event has happened; the target is live (the caller's).
-                unsafe { call!(driver, cuMemcpyHtoDAsync(to, from, n, stream)) }
+            let access = target.access(done, done + n, Mode::Write);
+            let copied = self.submit_tracked(access.as_slice(), Submit::PLAIN, |driver, raw| {
+                let (to, from) = (target.address + done as u64, host.cast::<c_void>());
+                // SAFETY: the block stays until the copy has finished; the target is live (the caller's).
+                unsafe { call!(driver, cuMemcpyHtoDAsync(to, from, n, raw)) }
             });
-            // Also behind a failed call: it may have queued something all the same.
-            let settled = self.settle_block(block, stream);
-            copied?;
-            settled?;
+            match copied {
+                Ok(copied) => shared.busy(block, copied.stamp),
+                Err(error) => {
+                    shared.unsure(self, block, &error);
+                    return Err(target.refused(self, error));
+                }
+            }
             done += n;
         }
         Ok(())
@@ -110,51 +139,56 @@ impl Context {
     /// Copies device bytes to the host and waits. On an error some bytes of `target` may have been written.
     ///
     /// # Safety
-    /// `target` is writable for `bytes` bytes; the rest as [`Context::upload`].
+    /// `target` is writable for `bytes` bytes; the rest as [`Stream::upload`].
     pub(crate) unsafe fn download(
         &self,
         target: *mut u8,
-        source: CUdeviceptr,
+        source: &Place<'_>,
         bytes: usize,
-        stream: CUstream,
-    ) -> Result<(), CallError> {
-        let mut flying: VecDeque<(Block, usize, usize)> = VecDeque::new();
+    ) -> Result<(), MemoryError> {
+        let shared = self.context().shared();
+        let on = |error| MemoryError::from_call(error, format!("{} on {self}", source.name()));
+        let mut flying: VecDeque<(Block, Stamp, usize, usize)> = VecDeque::new();
         let mut queued = 0;
         let mut outcome = Ok(());
         while queued < bytes && outcome.is_ok() {
             if flying.len() == PIPELINE
-                && let Some((block, offset, n)) = flying.pop_front()
+                && let Some((block, stamp, offset, n)) = flying.pop_front()
             {
                 // SAFETY: offset and length lie inside the target.
-                outcome = unsafe { self.land(block, target.add(offset), n) };
+                outcome = unsafe { self.land(source, block, stamp, target.add(offset), n) };
                 continue;
             }
-            outcome = self.take_block(class_for(bytes - queued)).and_then(|block| {
-                let n = block.bytes().min(bytes - queued);
-                let copied = self.with_current(|driver| {
-                    let (to, from) = (block.pointer().cast(), source + queued as u64);
-                    // SAFETY: the block stays until its event has happened; the source is live (the caller's).
-                    unsafe {
-                        call!(driver, cuMemcpyDtoHAsync(to, from, n, stream))?;
-                        call!(driver, cuEventRecord(block.event, stream))
-                    }
-                });
-                if let Err(error) = copied {
-                    // It may have queued something: the block may be used again only behind that.
-                    let _ = self.settle_block(block, stream);
-                    return Err(error);
+            let block = match self.context().take_block(class_for(bytes - queued)) {
+                Ok(block) => block,
+                Err(error) => {
+                    outcome = Err(on(error));
+                    break;
                 }
-                flying.push_back((block, queued, n));
-                queued += n;
-                Ok(())
+            };
+            let n = block.bytes().min(bytes - queued);
+            let access = source.access(queued, queued + n, Mode::Read);
+            let copied = self.submit_tracked(access.as_slice(), Submit::SEALED, |driver, raw| {
+                let (to, from) = (block.pointer().cast(), source.address + queued as u64);
+                // SAFETY: the block stays until the copy has finished; the source is live (the caller's).
+                unsafe { call!(driver, cuMemcpyDtoHAsync(to, from, n, raw)) }
             });
+            match copied {
+                Ok(copied) => {
+                    flying.push_back((block, copied.stamp, queued, n));
+                    queued += n;
+                }
+                Err(error) => {
+                    shared.unsure(self, block, &error);
+                    outcome = Err(source.refused(self, error));
+                }
+            }
         }
-        for (block, offset, n) in flying {
+        for (block, stamp, offset, n) in flying {
             match outcome {
                 // SAFETY: offset and length lie inside the target.
-                Ok(()) => outcome = unsafe { self.land(block, target.add(offset), n) },
-                // Recorded already; reused once it has landed.
-                Err(_) => self.memory.staging.classes[block.class].lock().busy.push_back(block),
+                Ok(()) => outcome = unsafe { self.land(source, block, stamp, target.add(offset), n) },
+                Err(_) => shared.busy(block, stamp),
             }
         }
         outcome
@@ -164,97 +198,108 @@ impl Context {
     ///
     /// # Safety
     /// `target` is writable for `n` bytes, and the transfer wrote the first `n` bytes of the block.
-    unsafe fn land(&self, block: Block, target: *mut u8, n: usize) -> Result<(), CallError> {
-        // SAFETY: the event is alive; the context is current.
-        let arrived = self.with_current(|driver| unsafe { call!(driver, cuEventSynchronize(block.event)) });
-        let mut class = self.memory.staging.classes[block.class].lock();
-        if let Err(error) = arrived {
-            class.busy.push_back(block);
-            return Err(error);
+    unsafe fn land(
+        &self,
+        source: &Place<'_>,
+        block: Block,
+        stamp: Stamp,
+        target: *mut u8,
+        n: usize,
+    ) -> Result<(), MemoryError> {
+        let shared = self.context().shared();
+        if let Err(error) = self.context().tracker().wait(stamp) {
+            shared.busy(block, stamp);
+            return Err(source.refused(self, error));
         }
-        drop(class);
         // SAFETY: the transfer has finished, the block is ours alone, the target is writable.
         unsafe { block.pointer().copy_to_nonoverlapping(target, n) };
-        self.memory.staging.classes[block.class].lock().free.push(block);
+        shared.memory.staging.classes[block.class].lock().free.push(block);
         Ok(())
     }
+}
 
+impl Context {
     /// A block that nothing uses.
     fn take_block(&self, class: usize) -> Result<Block, CallError> {
-        let list = &self.memory.staging.classes[class];
-        self.adopt_blocks(class);
+        let shared = self.shared();
+        let list = &shared.memory.staging.classes[class];
+        shared.adopt_blocks(class);
         let mut guard = list.lock();
         if let Some(block) = guard.free.pop() {
             return Ok(block);
         }
-        if let Some(oldest) = guard.busy.pop_front() {
-            let full = guard.made >= CLASSES[class].1;
-            drop(guard);
-            let finished = self.with_current(|driver| {
-                // SAFETY: the event is alive; the context is current.
-                unsafe {
-                    if full {
-                        call!(driver, cuEventSynchronize(oldest.event))?;
-                        return Ok(true);
-                    }
-                    query(driver, oldest.event)
-                }
-            });
-            match finished {
-                Ok(true) => return Ok(oldest),
-                Ok(false) => list.lock().busy.push_front(oldest),
-                Err(error) => {
-                    list.lock().busy.push_front(oldest);
-                    return Err(error);
-                }
-            }
-        } else {
+        let Some((oldest, stamp)) = guard.busy.pop_front() else {
             // All are in the hands of other threads, or there is none yet.
             drop(guard);
+            return self.make_block(class);
+        };
+        let full = guard.made >= CLASSES[class].1;
+        drop(guard);
+        let tracker = self.tracker();
+        let finished = if full {
+            match tracker.wait(stamp) {
+                Ok(()) => Ok(true),
+                Err(SubmitError::Driver { error, .. }) => Err(error),
+                Err(_) => Ok(false),
+            }
+        } else {
+            match tracker.settle(stamp) {
+                Settled::Complete => Ok(true),
+                Settled::Pending(event) => tracker.query(&event),
+                Settled::Unsealed | Settled::Failed => Ok(false),
+            }
+        };
+        match finished {
+            Ok(true) => return Ok(oldest),
+            // Whether its transfer ends can never be known.
+            Ok(false) if tracker.has_failed(stamp.axis) => shared.lose(oldest),
+            Ok(false) => list.lock().busy.push_front((oldest, stamp)),
+            Err(error) => {
+                list.lock().busy.push_front((oldest, stamp));
+                return Err(error);
+            }
         }
         self.make_block(class)
     }
 
     fn make_block(&self, class: usize) -> Result<Block, CallError> {
         let bytes = CLASSES[class].0;
-        let event = self.take_event()?;
-        let host = self.with_current(|driver| {
+        let host = self.link().relaxed(|driver| {
             let mut host = core::ptr::null_mut();
             // SAFETY: the out-pointer is valid for the call; the context is current.
             unsafe { call!(driver, cuMemHostAlloc(&mut host, bytes, 0)) }?;
             Ok(host)
-        });
-        match host {
-            Ok(host) => {
-                self.memory.staging.classes[class].lock().made += 1;
-                add(&self.counters.staging_bytes, bytes as u64);
-                Ok(Block { host: host.expose_provenance(), class, event })
-            }
-            Err(error) => {
-                self.give_event(event);
-                Err(error)
-            }
+        })?;
+        self.shared().memory.staging.classes[class].lock().made += 1;
+        add(&self.counters().staging_bytes, bytes as u64);
+        Ok(Block { host: host.expose_provenance(), class })
+    }
+}
+
+impl Shared {
+    /// Keeps a block until its transfer has finished.
+    fn busy(&self, block: Block, stamp: Stamp) {
+        self.memory.staging.classes[block.class].lock().busy.push_back((block, stamp));
+    }
+
+    /// A block whose transfer was refused or failed. A failed call may have queued the copy all the same: then it is
+    /// free behind everything that the stream holds now.
+    fn unsure(&self, stream: &Stream, block: Block, error: &SubmitError) {
+        if !matches!(error, SubmitError::Driver { step: simtile_hazard::Step::Enqueue, .. }) {
+            self.memory.staging.classes[block.class].lock().free.push(block);
+            return;
+        }
+        match stream.mark() {
+            Ok((stamp, _)) => self.busy(block, stamp),
+            Err(_) => self.lose(block),
         }
     }
 
-    /// Records a block's event behind its transfer and keeps it for reuse. A block whose end cannot be known is
-    /// kept for ever and counted.
-    fn settle_block(&self, block: Block, stream: CUstream) -> Result<(), CallError> {
-        // SAFETY: event and stream are alive; the context is current.
-        let record =
-            || self.with_current(|driver| unsafe { call!(driver, cuEventRecord(block.event, stream)) });
-        match record().or_else(|_| record()) {
-            Ok(()) => {
-                self.memory.staging.classes[block.class].lock().busy.push_back(block);
-                Ok(())
-            }
-            Err(error) => {
-                if self.usable().is_ok() {
-                    add(&self.counters.failed_frees, 1);
-                    add(&self.counters.leaked_bytes, block.bytes() as u64);
-                }
-                Err(error)
-            }
+    /// Keeps a block for ever, and counts it.
+    fn lose(&self, block: Block) {
+        if self.link.usable().is_ok() {
+            add(&self.link.counters.failed_frees, 1);
+            add(&self.link.counters.leaked_bytes, block.bytes() as u64);
         }
     }
 
@@ -264,20 +309,15 @@ impl Context {
         if core::mem::replace(&mut list.lock().adopted, true) {
             return;
         }
-        let Some(id) = self.cu_ctx_id() else { return };
-        let key = (self.driver(), self.cu_ctx(), id, class);
+        let Some(id) = self.link.id() else { return };
+        let key = (self.link.driver(), self.link.cu_ctx(), id, class);
         let mine = |left: &mut Left| (left.driver, left.context, left.id, left.class) == key;
         let found: Vec<Left> = LEFT.lock().extract_if(.., mine).collect();
+        let mut list = list.lock();
         for left in found {
-            match self.take_event() {
-                Ok(event) => {
-                    add(&self.counters.staging_bytes, CLASSES[class].0 as u64);
-                    let mut list = list.lock();
-                    list.made += 1;
-                    list.free.push(Block { host: left.host, class, event });
-                }
-                Err(_) => LEFT.lock().push(left),
-            }
+            add(&self.link.counters.staging_bytes, CLASSES[class].0 as u64);
+            list.made += 1;
+            list.free.push(Block { host: left.host, class });
         }
     }
 
@@ -289,25 +329,27 @@ impl Context {
             let (free, busy) = (core::mem::take(&mut class.free), core::mem::take(&mut class.busy));
             drop(class);
             for block in free {
-                self.leave(block);
+                self.leave_block(&block);
             }
-            for block in busy {
-                // SAFETY: the event is alive; the context is current.
-                match self.with_current(|driver| unsafe { query(driver, block.event) }) {
-                    Ok(true) => self.leave(block),
-                    // Still in use by a stream that is not ours: nobody may have it again.
-                    _ => self.destroy_event(block.event),
+            for (block, stamp) in busy {
+                let finished = match self.tracker.settle(stamp) {
+                    Settled::Complete => true,
+                    Settled::Pending(event) => self.tracker.query(&event).unwrap_or(false),
+                    Settled::Unsealed | Settled::Failed => false,
+                };
+                // Still in use by a stream that is not ours: nobody may have it again.
+                if finished {
+                    self.leave_block(&block);
                 }
             }
         }
     }
 
-    fn leave(&self, block: Block) {
-        self.destroy_event(block.event);
-        if let Some(id) = self.cu_ctx_id()
-            && self.usable().is_ok()
+    fn leave_block(&self, block: &Block) {
+        if let Some(id) = self.link.id()
+            && self.link.usable().is_ok()
         {
-            let (driver, context) = (self.driver(), self.cu_ctx());
+            let (driver, context) = (self.link.driver(), self.link.cu_ctx());
             LEFT.lock().push(Left { driver, context, id, class: block.class, host: block.host });
         }
     }

@@ -3,10 +3,10 @@
 //! CUDA allows no calls inside them. The thread carries a mark while one runs: every operation of this crate then
 //! returns `InHostFunction` before any call, and drops go to the background thread.
 
-use super::{Stream, stream_error};
+use super::{Stream, Submit};
 use crate::Context;
-use crate::context::add;
-use crate::error::StreamError;
+use crate::context::{SubmitError, add, drop_user_value};
+use crate::error::{Family, StreamError};
 use core::cell::Cell;
 use core::ffi::c_void;
 use simtile_driver::call;
@@ -35,19 +35,12 @@ unsafe extern "C" fn trampoline(data: *mut c_void) {
     let before = INSIDE.replace(true);
     let Payload { run, context } = *payload;
     if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
-        add(&context.counters.host_function_panics, 1);
+        add(&context.counters().host_function_panics, 1);
         drop_user_value(payload);
     }
     // Dropped with the mark still set: this may be the context's last handle, and hold whoever lent the context.
     drop_user_value(context);
     INSIDE.set(before);
-}
-
-/// Drops a value whose destructor may be a user's: a panic in it, and the payload of that panic, end here.
-fn drop_user_value<T>(value: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        core::mem::forget(payload);
-    }
 }
 
 impl Stream {
@@ -63,14 +56,21 @@ impl Stream {
         self.on_its_thread()?;
         let payload = Box::new(Payload { run: Box::new(run), context: self.context.clone() });
         let data = Box::into_raw(payload);
-        let queued = self.context.with_current(|driver| {
+        let call = |driver: simtile_driver::Driver, raw| {
             // SAFETY: the stream is alive; the trampoline takes exactly this pointer.
-            unsafe { call!(driver, cuLaunchHostFunc(self.raw, Some(trampoline), data.cast())) }
-        });
-        queued.map_err(|error| {
+            unsafe { call!(driver, cuLaunchHostFunc(raw, Some(trampoline), data.cast())) }
+        };
+        // Everything before it is sealed first: it may wait for anything.
+        let queued = match self.submit_tracked(&[], Submit::OUTSIDE, call) {
+            Err(SubmitError::BorrowedCapturing) => self
+                .call_in_foreign_capture(call)
+                .map_err(|error| StreamError::from_call(error, self.to_string())),
+            Err(error) => Err(self.refused(error, &[], || self.to_string())),
+            Ok(_) => Ok(()),
+        };
+        queued.inspect_err(|_| {
             // SAFETY: the driver refused the pointer and will never call with it.
             drop(unsafe { Box::from_raw(data) });
-            stream_error(self, error)
         })
     }
 }

@@ -1,13 +1,18 @@
 //! The raw launch.
 
 use super::Stream;
-use crate::error::{LaunchError, On, StreamError};
+use super::Submit;
+use crate::context::SubmitError;
+use crate::error::{LaunchError, On};
 use crate::launch::check;
-use crate::memory::lock_all;
+use crate::memory::Allocation;
 use crate::{Function, LaunchArgs, LaunchOptions};
 use core::borrow::Borrow;
-use simtile_driver::{DriverError, call};
+use simtile_driver::sys::CUstream;
+use simtile_driver::{Driver, DriverError, call};
+use simtile_hazard::Access;
 use simtile_sync::Arc;
+use smallvec::SmallVec;
 
 impl Stream {
     /// Queues a kernel.
@@ -46,87 +51,57 @@ impl Stream {
         if options.config.is_empty() {
             return Ok(());
         }
-        if args.buffers().is_empty() {
+        let mut accesses: SmallVec<[Access<'_>; 8]> = SmallVec::new();
+        for &(allocation, mode, bytes) in args.buffers() {
+            self.same_context(allocation.context(), || allocation.name())
+                .map_err(LaunchError::from_stream)?;
+            accesses.extend(allocation.access(0, bytes, mode));
+        }
+        let launch = |driver: Driver, raw: CUstream| {
             // SAFETY: the caller's.
-            return unsafe { self.launch_alone(function, options, args) };
-        }
-        let mut used = lock_all(args.buffers(), self).map_err(LaunchError::from_stream)?;
-        // SAFETY: the caller's.
-        let launched = unsafe { self.enqueue(function, options, args) };
-        // Also after a failure, which may have queued something.
-        used.finish(self);
-        launched
-    }
-
-    /// A launch that no buffer refers to.
-    ///
-    /// # Safety
-    /// As [`Stream::launch`].
-    unsafe fn launch_alone(
-        self: &Arc<Self>,
-        function: &Function,
-        options: LaunchOptions,
-        args: &LaunchArgs<'_>,
-    ) -> Result<(), LaunchError> {
-        let captured = match self.ready() {
-            Ok(()) => false,
-            // Somebody else records a graph on the stream: the launch becomes a node of it.
-            Err(StreamError::Capturing { .. }) => true,
-            Err(error) => return Err(error.into()),
+            unsafe { launch(driver, raw, function, options, args) }
         };
-        // SAFETY: the caller's.
-        unsafe { self.enqueue(function, options, args) }?;
-        if !self.is_owned()
-            && !captured
-            && let Err(crate::error::CallError::Driver(error)) =
-                self.context.follow_with_service(self.cu_stream())
-        {
-            // The launch itself succeeded.
-            self.context.counters.push_error(format!("following {self}"), error);
-        }
-        Ok(())
-    }
-
-    /// The driver call.
-    ///
-    /// # Safety
-    /// As [`Stream::launch`].
-    unsafe fn enqueue(
-        &self,
-        function: &Function,
-        options: LaunchOptions,
-        args: &LaunchArgs<'_>,
-    ) -> Result<(), LaunchError> {
-        let mut pointers = args.pointers();
-        let (raw, params, none) = (function.cu_function(), pointers.as_mut_ptr(), core::ptr::null_mut());
-        self.call(|driver| {
-            if !options.is_plain() {
-                let mut attributes = options.attributes();
-                let config = attributes.config(self.cu_stream());
-                // SAFETY: function and stream are alive and of one context; `params` has a pointer for each parameter, as
-                // far as those are known; the rest is the caller's.
-                return unsafe { call!(driver, cuLaunchKernelEx(&config, raw, params, none)) };
+        match self.submit_tracked(&accesses, Submit::PLAIN, launch) {
+            Ok(_) => Ok(()),
+            // Somebody else records a graph on the stream: a launch that touches nothing of ours becomes a node of it.
+            Err(SubmitError::BorrowedCapturing) if accesses.is_empty() => {
+                self.call_in_foreign_capture(launch).on(|| format!("launch of {function} on {self}"))
             }
-            let (grid, block) = (options.config.grid_dim, options.config.block_dim);
-            let shared = options.config.shared_mem_bytes;
-            // SAFETY: as above.
-            let code = unsafe {
-                driver.cuLaunchKernel(
-                    raw,
-                    grid.0,
-                    grid.1,
-                    grid.2,
-                    block.0,
-                    block.1,
-                    block.2,
-                    shared,
-                    self.cu_stream(),
-                    params,
-                    none,
-                )
-            };
-            driver.check(simtile_driver::Entry::cuLaunchKernel, code) as Result<(), DriverError>
-        })
-        .on(|| format!("launch of {function} on {self}"))
+            Err(error) => {
+                let used: SmallVec<[&Allocation; 8]> = args.buffers().iter().map(|used| used.0).collect();
+                Err(self.refused(error, &used, || format!("launch of {function} on {self}")))
+            }
+        }
     }
+}
+
+/// The driver call.
+///
+/// # Safety
+/// As [`Stream::launch`]; function and stream are alive and of one context.
+unsafe fn launch(
+    driver: Driver,
+    stream: CUstream,
+    function: &Function,
+    options: LaunchOptions,
+    args: &LaunchArgs<'_>,
+) -> Result<(), DriverError> {
+    let mut pointers = args.pointers();
+    let (raw, params, none) = (function.cu_function(), pointers.as_mut_ptr(), core::ptr::null_mut());
+    if !options.is_plain() {
+        let mut attributes = options.attributes();
+        let config = attributes.config(stream);
+        // SAFETY: function and stream are alive and of one context; `params` has a pointer for each parameter, as
+        // far as those are known; the rest is the caller's.
+        return unsafe { call!(driver, cuLaunchKernelEx(&config, raw, params, none)) };
+    }
+    let (grid, block) = (options.config.grid_dim, options.config.block_dim);
+    let shared = options.config.shared_mem_bytes;
+    // SAFETY: as above.
+    let code = unsafe {
+        driver.cuLaunchKernel(
+            raw, grid.0, grid.1, grid.2, block.0, block.1, block.2, shared, stream, params, none,
+        )
+    };
+    driver.check(simtile_driver::Entry::cuLaunchKernel, code)
 }

@@ -3,58 +3,38 @@
 //! Waiting for a stream and asking it is done with events: `cuStreamSynchronize` and `cuStreamQuery` are never called,
 //! because they end a graph capture that happens to be going on.
 
+mod handle;
 mod host_function;
 mod launch;
+mod track;
 
+pub use handle::StreamId;
+pub(crate) use handle::{StreamHandle, StreamNames, thread_token};
 pub use host_function::in_host_function;
+pub(crate) use track::{Submit, mode_name};
 
-use crate::context::{ForeignOwner, add};
-use crate::error::{CallError, Family, On, StreamError};
+use crate::context::{ForeignOwner, Lane, Tracked, Work, query};
+use crate::error::{On, StreamError};
 use crate::label::Label;
-use crate::{Context, Event, TimedEvent, reaper};
+use crate::policy::AtomicPolicy;
+use crate::{Context, Event, TimedEvent};
 use core::fmt;
-use simtile_driver::sys::{CUresult, CUstream, CUstream_flags, CUstreamCaptureStatus};
-use simtile_driver::{Driver, LabelTarget, call};
+use handle::StreamName;
+use simtile_driver::sys::{CUstream, CUstream_flags};
+use simtile_driver::{LabelTarget, call};
+use simtile_hazard::StreamKind;
 use simtile_sync::Arc;
-use simtile_sync::atomic::{AtomicU64, Ordering};
-use std::thread::ThreadId;
-
-/// Identity of a stream: never reused, unlike the driver's handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(u64);
-
-impl StreamId {
-    fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The number.
-    pub fn get(self) -> u64 {
-        self.0
-    }
-}
-
-enum Kind {
-    /// Ours: non-blocking, destroyed with the handle.
-    Owned,
-    /// Somebody else's, kept alive by a promise or by the owner that we hold.
-    Borrowed(#[allow(dead_code, reason = "held, never used")] Option<Arc<dyn ForeignOwner>>),
-    /// The context's legacy default stream.
-    LegacyDefault,
-    /// The default stream of the thread that made the handle.
-    PerThreadDefault(ThreadId),
-}
 
 /// A queue of device work. Shared as `Arc<Stream>`; it keeps its context alive.
 ///
 /// Two handles are equal if they are the same handle; a borrowed stream wrapped twice is two identities.
 pub struct Stream {
-    id: StreamId,
     raw: CUstream,
+    name: Arc<StreamName>,
+    /// Gone before the context is. A default stream for which there was no room has none, and takes no work.
+    tracked: Option<Tracked>,
+    pub(crate) policy: AtomicPolicy,
     context: Arc<Context>,
-    kind: Kind,
-    label: Label,
 }
 
 impl Context {
@@ -85,26 +65,51 @@ impl Context {
                 Ok(raw)
             })
             .on(|| format!("new stream in {self}"))?;
-        let stream = Stream::wrap(raw, self, Kind::Owned);
-        self.remember(&stream);
-        Ok(stream)
+        Stream::wrap(raw, self, StreamKind::Owned, None)
     }
 
     /// The context's legacy default stream, which waits for and is waited for by blocking streams.
     /// Our own streams are non-blocking: no order exists between them and it but what is asked for.
     pub fn legacy_default_stream(self: &Arc<Self>) -> Arc<Stream> {
-        Stream::wrap(CUstream::LEGACY, self, Kind::LegacyDefault)
+        Stream::wrap_default(CUstream::LEGACY, self, StreamKind::Legacy)
     }
 
     /// The calling thread's default stream in this context. Other threads get [`StreamError::WrongThread`].
     pub fn per_thread_default_stream(self: &Arc<Self>) -> Arc<Stream> {
-        Stream::wrap(CUstream::PER_THREAD, self, Kind::PerThreadDefault(std::thread::current().id()))
+        Stream::wrap_default(CUstream::PER_THREAD, self, StreamKind::PerThread(thread_token()))
     }
 }
 
 impl Stream {
-    fn wrap(raw: CUstream, context: &Arc<Context>, kind: Kind) -> Arc<Self> {
-        Arc::new(Self { id: StreamId::next(), raw, context: context.clone(), kind, label: Label::default() })
+    fn wrap(
+        raw: CUstream,
+        context: &Arc<Context>,
+        kind: StreamKind,
+        owner: Option<Arc<dyn ForeignOwner>>,
+    ) -> Result<Arc<Self>, StreamError> {
+        let name = Arc::new(StreamName { id: StreamId::next(), kind, label: Label::default() });
+        let handle = StreamHandle { raw, name: name.clone(), owner, context: context.clone() };
+        let device = u16::try_from(context.ordinal()).unwrap_or(u16::MAX - 1);
+        match context.tracker().stream(handle, kind, device) {
+            Ok(tracked) => {
+                context.shared().names.add(tracked.axis(), &name);
+                let (tracked, policy) = (Some(tracked), AtomicPolicy::default());
+                Ok(Arc::new(Self { raw, name, tracked, policy, context: context.clone() }))
+            }
+            Err((handle, why)) => {
+                let error = StreamError::Refused { stream: name.to_string(), what: why.to_string() };
+                simtile_hazard::Backend::closed(context.tracker().backend(), handle);
+                Err(error)
+            }
+        }
+    }
+
+    fn wrap_default(raw: CUstream, context: &Arc<Context>, kind: StreamKind) -> Arc<Self> {
+        Self::wrap(raw, context, kind, None).unwrap_or_else(|_| {
+            let name = Arc::new(StreamName { id: StreamId::next(), kind, label: Label::default() });
+            let policy = AtomicPolicy::default();
+            Arc::new(Self { raw, name, tracked: None, policy, context: context.clone() })
+        })
     }
 
     /// Wraps a stream that somebody else owns. It is never destroyed through this handle, and nothing is freed on it.
@@ -139,19 +144,18 @@ impl Stream {
         context: &Arc<Context>,
         owner: Option<Arc<dyn ForeignOwner>>,
     ) -> Result<Arc<Self>, StreamError> {
-        match raw {
-            CUstream::NULL => Err(StreamError::RawNull),
-            CUstream::LEGACY => Ok(Self::wrap(raw, context, Kind::LegacyDefault)),
-            CUstream::PER_THREAD => {
-                Ok(Self::wrap(raw, context, Kind::PerThreadDefault(std::thread::current().id())))
-            }
-            _ => Ok(Self::wrap(raw, context, Kind::Borrowed(owner))),
-        }
+        let kind = match raw {
+            CUstream::NULL => return Err(StreamError::RawNull),
+            CUstream::LEGACY => StreamKind::Legacy,
+            CUstream::PER_THREAD => StreamKind::PerThread(thread_token()),
+            _ => StreamKind::Borrowed,
+        };
+        Self::wrap(raw, context, kind, owner)
     }
 
     /// This stream's identity.
     pub fn id(&self) -> StreamId {
-        self.id
+        self.name.id
     }
 
     /// The driver's handle. It may come back for another stream once this one is gone; [`Stream::id`] does not.
@@ -166,12 +170,12 @@ impl Stream {
 
     /// The name given by [`Stream::set_label`].
     pub fn label(&self) -> Option<Arc<str>> {
-        self.label.get()
+        self.name.label.get()
     }
 
     /// Names the stream in errors, and in the reports of a simulated driver.
     pub fn set_label(&self, label: &str) {
-        self.label.set(label);
+        self.name.label.set(label);
         let driver = self.context.driver();
         if let Some(extras) = driver.table().extras {
             // SAFETY: extras take their own driver's state; the stream is alive. A report without a name is no
@@ -201,8 +205,10 @@ impl Stream {
     /// # Errors
     /// [`StreamError::Capturing`], [`StreamError::WrongThread`], or the driver's; also the failure of the work itself.
     pub fn synchronize(&self) -> Result<(), StreamError> {
-        self.ready()?;
-        self.context.wait_for(self.raw).on(|| self.to_string())
+        self.on_its_thread()?;
+        let refused = |error| self.refused(error, &[], || self.to_string());
+        let (stamp, _) = self.mark().map_err(refused)?;
+        self.context.tracker().wait(stamp).map_err(refused)
     }
 
     /// Whether everything queued so far has finished. Never blocks on the device.
@@ -210,8 +216,21 @@ impl Stream {
     /// # Errors
     /// As [`Stream::synchronize`].
     pub fn is_complete(&self) -> Result<bool, StreamError> {
-        self.ready()?;
-        self.context.has_finished(self.raw).on(|| self.to_string())
+        self.on_its_thread()?;
+        let refused = |error| self.refused(error, &[], || self.to_string());
+        let (stamp, event) = self.mark().map_err(refused)?;
+        match event {
+            None => self.context.tracker().wait(stamp).map_err(refused).map(|()| true),
+            Some(event) => {
+                // SAFETY: the event is alive; its context is current.
+                let fired = self.context.link().relaxed(|driver| unsafe { query(driver, *event.event()) });
+                let fired = fired.on(|| self.to_string())?;
+                if fired {
+                    self.context.tracker().observe(&event);
+                }
+                Ok(fired)
+            }
+        }
     }
 
     /// Makes everything queued from now on wait for the event's last record. An event that was never recorded counts as
@@ -220,12 +239,15 @@ impl Stream {
     /// # Errors
     /// [`StreamError::OtherContext`], or the driver's.
     pub fn wait(&self, event: &Event) -> Result<(), StreamError> {
-        self.ready()?;
+        self.on_its_thread()?;
         self.same_context(event.context(), || event.to_string())?;
-        self.context
-            // SAFETY: stream and event are alive and of this context, which is current.
-            .with_current(|driver| unsafe { call!(driver, cuStreamWaitEvent(self.raw, event.cu_event(), 0)) })
-            .on(|| self.to_string())
+        // Nobody knows what the event stands for.
+        self.submit_tracked(&[], Submit::OUTSIDE, |driver, raw| {
+            // SAFETY: stream and event are alive and of one context.
+            unsafe { call!(driver, cuStreamWaitEvent(raw, event.cu_event(), 0)) }
+        })
+        .map_err(|error| self.refused(error, &[], || self.to_string()))?;
+        Ok(())
     }
 
     /// A new event, recorded behind everything queued so far.
@@ -253,9 +275,10 @@ impl Stream {
     /// # Errors
     /// The driver's.
     pub fn fork(&self) -> Result<Arc<Stream>, StreamError> {
-        self.ready()?;
+        self.on_its_thread()?;
+        let (_, event) = self.mark().map_err(|error| self.refused(error, &[], || self.to_string()))?;
         let fork = self.context.new_stream()?;
-        self.context.follow(self.raw, fork.raw).on(|| self.to_string())?;
+        fork.follow(self, event)?;
         Ok(fork)
     }
 
@@ -265,75 +288,52 @@ impl Stream {
     /// [`StreamError::OtherContext`], or the driver's.
     pub fn join(&self, other: &Stream) -> Result<(), StreamError> {
         self.same_context(&other.context, || other.to_string())?;
-        self.ready()?;
-        other.ready()?;
-        if self.id == other.id {
-            return Ok(());
-        }
-        self.context.follow(other.raw, self.raw).on(|| format!("{self} after {other}"))
-    }
-
-    /// Whether work that was queued on it is followed by its own handle alone: ours, and used on any thread.
-    pub(crate) fn is_owned(&self) -> bool {
-        matches!(self.kind, Kind::Owned)
-    }
-
-    /// Whether calls may go by the handle alone, whatever context is current. Default streams are of the current
-    /// context.
-    #[inline]
-    pub(crate) fn handle_is_enough(&self) -> bool {
-        matches!(self.kind, Kind::Owned | Kind::Borrowed(_))
-    }
-
-    /// Runs driver calls on the stream's handle, with the context current where the handle is not enough.
-    #[inline]
-    pub(crate) fn call<T>(
-        &self,
-        calls: impl FnOnce(Driver) -> Result<T, simtile_driver::DriverError>,
-    ) -> Result<T, CallError> {
-        if self.handle_is_enough() {
-            self.context.with_handles(calls)
-        } else {
-            self.context.with_current(calls)
-        }
-    }
-
-    /// Whether the stream may be waited for, asked, or used with buffers: not from a wrong thread, and not in a
-    /// capture that somebody else began.
-    pub(crate) fn ready(&self) -> Result<(), StreamError> {
-        if self.is_owned() {
-            return Ok(());
-        }
         self.on_its_thread()?;
-        let status = self
-            .context
-            .with_current(|driver| {
-                let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-                // SAFETY: the stream is alive, the out-pointer is valid for the call.
-                unsafe { call!(driver, cuStreamIsCapturing(self.raw, &mut status)) }?;
-                Ok(status)
-            })
-            .or_else(|error| match error {
-                // Asking the legacy stream while another stream captures answers so.
-                CallError::Driver(e) if e.code() == CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => {
-                    Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE)
-                }
-                // A driver that cannot be asked cannot capture either: both came with CUDA 10.0.
-                CallError::Driver(e) if e.is_missing_entry() => {
-                    Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
-                }
-                other => Err(other),
-            })
-            .on(|| self.to_string())?;
-        match status {
-            CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
-            _ => Err(StreamError::Capturing { stream: self.to_string() }),
+        other.on_its_thread()?;
+        if self.id() == other.id() {
+            return Ok(());
         }
+        if !self.is_owned() && handle::is_capturing(self.context.link(), self.raw).on(|| self.to_string())? {
+            return Err(StreamError::Capturing { stream: self.to_string() });
+        }
+        let (_, event) = other.mark().map_err(|error| other.refused(error, &[], || other.to_string()))?;
+        self.follow(other, event)
+    }
+
+    /// Waits for a mark of another stream.
+    fn follow(
+        &self,
+        leader: &Stream,
+        event: Option<crate::context::TrackedEvent>,
+    ) -> Result<(), StreamError> {
+        let Some(event) = event else {
+            return Err(StreamError::Failed { stream: self.to_string(), leader: leader.to_string() });
+        };
+        self.submit_tracked(&[], Submit::OUTSIDE, |driver, raw| {
+            // SAFETY: stream and event are alive and of one context.
+            unsafe { call!(driver, cuStreamWaitEvent(raw, *event.event(), 0)) }
+        })
+        .map_err(|error| self.refused(error, &[], || format!("{self} after {leader}")))?;
+        Ok(())
+    }
+
+    /// Whether the stream is ours, and used on any thread.
+    #[inline]
+    pub(crate) fn is_owned(&self) -> bool {
+        self.name.kind == StreamKind::Owned
+    }
+
+    /// Runs driver calls that become part of a capture that somebody else records on this stream.
+    pub(crate) fn call_in_foreign_capture(
+        &self,
+        calls: impl FnOnce(simtile_driver::Driver, CUstream) -> Result<(), simtile_driver::DriverError>,
+    ) -> Result<(), crate::error::CallError> {
+        self.context.with_current(|driver| calls(driver, self.raw))
     }
 
     pub(crate) fn on_its_thread(&self) -> Result<(), StreamError> {
-        match self.kind {
-            Kind::PerThreadDefault(owner) if owner != std::thread::current().id() => {
+        match self.name.kind {
+            StreamKind::PerThread(owner) if owner != thread_token() => {
                 Err(StreamError::WrongThread { stream: self.to_string() })
             }
             _ => Ok(()),
@@ -359,38 +359,18 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if !self.is_owned() {
-            return;
+        let Some(tracked) = self.tracked.take() else { return };
+        if in_host_function() {
+            // Closing makes driver calls.
+            let job = Work::Job(Box::new(move || drop(tracked)));
+            self.context.shared().lanes.push(Lane::Memory, job);
         }
-        let (context, raw, name) = (self.context.clone(), self.raw, self.to_string());
-        retire(move || {
-            // The context may not end before this stream's work has, so its end is kept first. If that fails, the
-            // failure is the driver's (a lost context, most likely) and destroying goes on regardless.
-            if let Err(CallError::Driver(error)) = context.keep_tail(raw) {
-                context.counters.push_error(format!("drop of {name}"), error);
-            }
-            // SAFETY: we made the stream and this was its last handle; CUDA finishes what is queued.
-            let call = |driver: Driver| unsafe { call!(driver, cuStreamDestroy(raw)) };
-            if !context.finish(|| format!("drop of {name}"), call) && context.usable().is_ok() {
-                add(&context.counters.failed_destroys, 1);
-            }
-        });
-    }
-}
-
-/// Runs the driver calls of a drop: here, or on the background thread if this thread is inside a host function. Without
-/// a background thread they are not made, and what they would have given back stays with the process.
-pub(crate) fn retire(job: impl FnOnce() + Send + 'static) {
-    if !in_host_function() {
-        job();
-    } else if let Err(job) = reaper::submit(Box::new(job)) {
-        core::mem::forget(job);
     }
 }
 
 impl PartialEq for Stream {
     fn eq(&self, other: &Self) -> bool {
-        self.id == other.id
+        self.id() == other.id()
     }
 }
 
@@ -398,13 +378,7 @@ impl Eq for Stream {}
 
 impl fmt::Display for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            Kind::Owned => "stream",
-            Kind::Borrowed(_) => "borrowed stream",
-            Kind::LegacyDefault => "legacy default stream",
-            Kind::PerThreadDefault(_) => "per-thread default stream",
-        };
-        f.write_str(&self.label.describe(kind, self.id.0))
+        self.name.fmt(f)
     }
 }
 
@@ -412,9 +386,4 @@ impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Stream({self}, {:#x}, {})", self.raw.0, self.context)
     }
-}
-
-/// Turns a call's failure into a stream error that names the stream.
-pub(crate) fn stream_error(stream: &Stream, error: CallError) -> StreamError {
-    StreamError::from_call(error, stream.to_string())
 }

@@ -1,0 +1,143 @@
+//! The driver side of access tracking: what the tracker needs done, done by driver calls.
+//!
+//! Called with guards and a stream lock held, so nothing here waits for the device, except
+//! [`Backend::wait_any`], which is called with nothing held. Nothing calls back into the tracker.
+
+use super::lanes::{Lane, Lanes, Work};
+use super::link::{Link, query};
+use super::stats::add;
+use crate::error::CallError;
+use crate::memory::Memory;
+use crate::stream::{StreamHandle, in_host_function};
+use core::time::Duration;
+use simtile_driver::call;
+use simtile_driver::sys::CUevent;
+use simtile_hazard::{Backend, EventRef, Quarantine, Stamp};
+use simtile_sync::Arc;
+use smallvec::SmallVec;
+
+pub(crate) type Tracker = simtile_hazard::Tracker<CoreBackend>;
+pub(crate) type Tracked = simtile_hazard::Stream<CoreBackend>;
+pub(crate) type SubmitError = simtile_hazard::SubmitError<CoreBackend>;
+pub(crate) type Event = EventRef<CoreBackend>;
+
+/// Pauses between looks at several events: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+pub(crate) struct CoreBackend {
+    link: Arc<Link>,
+    lanes: Arc<Lanes>,
+}
+
+impl CoreBackend {
+    pub(super) fn new(link: Arc<Link>, lanes: Arc<Lanes>) -> Self {
+        Self { link, lanes }
+    }
+}
+
+impl Backend for CoreBackend {
+    type Stream = StreamHandle;
+    type Event = CUevent;
+    type Memory = Memory;
+    type Error = CallError;
+
+    fn create_event(&self) -> Result<CUevent, CallError> {
+        self.link.make_event().inspect_err(|error| {
+            // Made ahead of need: whoever then lacks one tries again, and is told.
+            if let CallError::Driver(error) = error {
+                self.link.counters.push_error("making an event ahead of need".into(), *error);
+            }
+        })
+    }
+
+    fn is_capturing(&self, stream: &StreamHandle) -> Result<bool, CallError> {
+        stream.is_capturing(&self.link)
+    }
+
+    fn record(&self, stream: &StreamHandle, event: &CUevent) -> Result<(), CallError> {
+        // SAFETY: stream and event are alive and of one context.
+        stream.call(&self.link, |driver, raw| unsafe { call!(driver, cuEventRecord(*event, raw)) })
+    }
+
+    fn wait(&self, stream: &StreamHandle, event: &CUevent) -> Result<(), CallError> {
+        // SAFETY: stream and event are alive and of one context.
+        stream.call(&self.link, |driver, raw| unsafe { call!(driver, cuStreamWaitEvent(raw, *event, 0)) })
+    }
+
+    /// A failure that says nothing about the context is not taken for the end of the stream: the answer is then "not
+    /// known to have fired", and whoever waits asks again in another way.
+    fn query(&self, event: &CUevent) -> Result<bool, CallError> {
+        // SAFETY: the event is alive; its context is current.
+        match self.link.relaxed(|driver| unsafe { query(driver, *event) }) {
+            Err(CallError::Driver(error)) if self.link.health.check().is_ok() => {
+                self.link.counters.push_error("asking an event".into(), error);
+                Ok(false)
+            }
+            Err(CallError::InHostFunction) => Ok(false),
+            other => other,
+        }
+    }
+
+    fn wait_any(&self, events: &[Event]) -> Result<(), CallError> {
+        if let [event] = events {
+            // SAFETY: the event is alive; its context is current.
+            return self.link.relaxed(|driver| unsafe { call!(driver, cuEventSynchronize(*event.event())) });
+        }
+        let mut pause = PAUSES.0;
+        loop {
+            for event in events {
+                // SAFETY: the event is alive; its context is current.
+                if self.link.relaxed(|driver| unsafe { query(driver, *event.event()) })? {
+                    return Ok(());
+                }
+            }
+            simtile_sync::time::sleep(pause);
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    fn free(&self, stream: &StreamHandle, memory: Memory) -> Result<(), Memory> {
+        memory.free_on(&self.link, stream.raw())
+    }
+
+    fn reclaim(&self, mut memory: Memory, stamps: SmallVec<[Stamp; 4]>) {
+        if stamps.is_empty() && memory.is_parked_when_free() {
+            drop(memory.give_back());
+            return;
+        }
+        memory.waits();
+        self.lanes.push(memory.lane(), Work::Memory(memory, stamps));
+    }
+
+    fn quarantine(&self, memory: Memory, why: Quarantine) {
+        drop(memory.keep(why));
+    }
+
+    fn closed(&self, stream: StreamHandle) {
+        if in_host_function() {
+            let link = self.link.clone();
+            self.lanes.push(Lane::Memory, Work::Job(Box::new(move || close(&link, stream))));
+        } else {
+            close(&self.link, stream);
+        }
+    }
+}
+
+/// Gives a closed stream's handle back.
+fn close(link: &Link, stream: StreamHandle) {
+    if stream.is_owned() {
+        let raw = stream.raw();
+        // The context may not end before this stream's work has, so its end is kept first. If that fails, the
+        // failure is the driver's (a lost context, most likely) and destroying goes on regardless.
+        if let Err(CallError::Driver(error)) = link.keep_tail(raw) {
+            link.counters.push_error(format!("drop of {stream}"), error);
+        }
+        // SAFETY: we made the stream and nobody has its handle; CUDA finishes what is queued.
+        let call = |driver: simtile_driver::Driver| unsafe { call!(driver, cuStreamDestroy(raw)) };
+        if !link.finish(|| format!("drop of {stream}"), call) && link.usable().is_ok() {
+            add(&link.counters.failed_destroys, 1);
+        }
+    }
+    // Who lent the stream is a user's value, whose destructor may panic.
+    super::lanes::drop_user_value(stream);
+}

@@ -1,0 +1,354 @@
+//! The one place through which driver calls go.
+//!
+//! [`Link::with_current`] makes the context current for a call and puts back the one that was current before;
+//! [`Link::with_handles`] is for calls that CUDA lets work on explicit handles whatever is current
+//! (launch, record, stream-ordered allocation and free). Both refuse inside host functions, after the context
+//! was lost and after the driver has shut down, and both take note of such failures.
+//!
+//! Calls that a graph capture of global mode would forbid ([`Link::relaxed`]) switch the thread to relaxed mode and
+//! back, so that they neither fail nor end a capture that somebody else has begun.
+//!
+//! A link has no handle of ours behind it: whoever holds one must not call after the context has ended.
+
+use super::Context;
+use super::stats::{Counters, add};
+use crate::Device;
+use crate::error::CallError;
+use crate::stream::in_host_function;
+use simtile_driver::sys::{CUcontext, CUevent, CUevent_flags, CUresult, CUstream, CUstreamCaptureMode};
+use simtile_driver::{Driver, DriverError, Severity, call};
+use simtile_sync::Mutex;
+use simtile_sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+
+/// A CUDA context as far as calling goes: its handle, its health, its counters.
+pub(crate) struct Link {
+    pub(super) device: Device,
+    pub(super) raw: CUcontext,
+    /// The driver's never-reused id of the context; `None` if the driver has none.
+    pub(super) id: Option<u64>,
+    pub(crate) health: Health,
+    pub(crate) counters: Counters,
+    /// Every event that was made for tracking; they live as long as the context.
+    made: Mutex<Vec<CUevent>>,
+    /// Ends of dropped streams whose work may still run.
+    tails: Mutex<Vec<CUevent>>,
+}
+
+/// Whether driver calls may still be made.
+#[derive(Debug)]
+pub(crate) struct Health {
+    /// False once one of the others is set: the only load in a healthy context.
+    healthy: AtomicBool,
+    lost: OnceLock<DriverError>,
+    gone: AtomicBool,
+}
+
+/// While it lives the context is current on this thread; then the one before is.
+struct Scope<'a> {
+    link: &'a Link,
+    /// What to put back: another context that was current before.
+    previous: Option<CUcontext>,
+}
+
+impl<'a> Scope<'a> {
+    fn enter(link: &'a Link) -> Result<Self, DriverError> {
+        let driver = link.driver();
+        let mut current = CUcontext::NULL;
+        // SAFETY: the out-pointer is valid for the call.
+        unsafe { call!(driver, cuCtxGetCurrent(&mut current)) }?;
+        if current == link.raw {
+            return Ok(Self { link, previous: None });
+        }
+        // SAFETY: the context is alive: we own it, or whoever lent it vouched for that.
+        unsafe { call!(driver, cuCtxSetCurrent(link.raw)) }?;
+        Ok(Self { link, previous: (!current.is_null()).then_some(current) })
+    }
+}
+
+impl Drop for Scope<'_> {
+    fn drop(&mut self) {
+        let Some(previous) = self.previous else { return };
+        let driver = self.link.driver();
+        // SAFETY: setting a handle that was current a moment ago. If its owner has destroyed it meanwhile,
+        // the driver says so.
+        let Err(error) = (unsafe { call!(driver, cuCtxSetCurrent(previous)) }) else { return };
+        match error.code() {
+            // What was current is dead. No context is then the honest answer, and nobody's failure.
+            CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED | CUresult::CUDA_ERROR_INVALID_CONTEXT => {
+                // SAFETY: null means: no context.
+                let _ = unsafe { driver.cuCtxSetCurrent(CUcontext::NULL) };
+            }
+            CUresult::CUDA_ERROR_DEINITIALIZED => self.link.health.set_gone(),
+            _ => {
+                add(&self.link.counters.failed_restores, 1);
+                self.link.counters.push_error("putting back the current context".into(), error);
+            }
+        }
+    }
+}
+
+impl Link {
+    pub(super) fn new(device: Device, raw: CUcontext, id: Option<u64>) -> Self {
+        Self {
+            device,
+            raw,
+            id,
+            health: Health::new(),
+            counters: Counters::default(),
+            made: Mutex::default(),
+            tails: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn driver(&self) -> Driver {
+        self.device.driver()
+    }
+
+    pub(crate) fn cu_ctx(&self) -> CUcontext {
+        self.raw
+    }
+
+    pub(crate) fn id(&self) -> Option<u64> {
+        self.id
+    }
+
+    /// Runs driver calls with this context current.
+    pub(crate) fn with_current<T>(
+        &self,
+        calls: impl FnOnce(Driver) -> Result<T, DriverError>,
+    ) -> Result<T, CallError> {
+        self.usable()?;
+        let scope = Scope::enter(self).map_err(|error| self.note(error))?;
+        let result = calls(self.driver());
+        drop(scope);
+        result.map_err(|error| self.note(error))
+    }
+
+    /// Runs driver calls that work on explicit handles, whatever context is current.
+    #[inline]
+    pub(crate) fn with_handles<T>(
+        &self,
+        calls: impl FnOnce(Driver) -> Result<T, DriverError>,
+    ) -> Result<T, CallError> {
+        self.usable()?;
+        calls(self.driver()).map_err(|error| self.note(error))
+    }
+
+    /// As [`Link::with_current`], with this thread in relaxed capture mode meanwhile.
+    pub(crate) fn relaxed<T>(
+        &self,
+        calls: impl FnOnce(Driver) -> Result<T, DriverError>,
+    ) -> Result<T, CallError> {
+        self.with_current(|driver| relaxed(driver, calls))
+    }
+
+    /// As [`Link::with_handles`], with this thread in relaxed capture mode meanwhile.
+    pub(crate) fn relaxed_handles<T>(
+        &self,
+        calls: impl FnOnce(Driver) -> Result<T, DriverError>,
+    ) -> Result<T, CallError> {
+        self.with_handles(|driver| relaxed(driver, calls))
+    }
+
+    /// Whether driver calls may be made at all.
+    #[inline]
+    pub(crate) fn usable(&self) -> Result<(), CallError> {
+        if in_host_function() {
+            return Err(CallError::InHostFunction);
+        }
+        self.health.check()
+    }
+
+    /// Takes note of failures that say something about context or driver.
+    #[cold]
+    pub(crate) fn note(&self, error: DriverError) -> CallError {
+        if error.code() == CUresult::CUDA_ERROR_DEINITIALIZED {
+            self.health.set_gone();
+            return CallError::Deinitialized;
+        }
+        if error.severity() == Severity::Context {
+            self.health.set_lost(error);
+        }
+        CallError::Driver(error)
+    }
+
+    /// Runs a call of a drop: failures are counted and kept, and nothing is called when nothing may be.
+    /// Returns whether the call was made and succeeded.
+    pub(crate) fn finish(
+        &self,
+        during: impl FnOnce() -> String,
+        calls: impl FnOnce(Driver) -> Result<(), DriverError>,
+    ) -> bool {
+        match self.with_current(calls) {
+            Ok(()) => true,
+            Err(CallError::Driver(error)) => {
+                self.counters.push_error(during(), error);
+                false
+            }
+            // A lost context was reported when it was lost; a driver that is gone took everything with it.
+            Err(_) => false,
+        }
+    }
+
+    /// An untimed event that lives as long as the context.
+    pub(super) fn make_event(&self) -> Result<CUevent, CallError> {
+        let event = self.with_current(|driver| {
+            let mut event = CUevent::NULL;
+            // SAFETY: the out-pointer is valid for the call; the context is current.
+            unsafe { call!(driver, cuEventCreate(&mut event, CUevent_flags::CU_EVENT_DISABLE_TIMING.0)) }?;
+            Ok(event)
+        })?;
+        self.made.lock().push(event);
+        Ok(event)
+    }
+
+    pub(crate) fn destroy_event(&self, event: CUevent) {
+        // SAFETY: the event is ours and nobody refers to it; pending work does not matter to CUDA.
+        let call = |driver: Driver| unsafe { call!(driver, cuEventDestroy(event)) };
+        if !self.finish(|| "destroying an event".into(), call) && self.usable().is_ok() {
+            add(&self.counters.failed_destroys, 1);
+        }
+    }
+
+    /// Keeps the end of a stream that is about to be destroyed, until its work has finished: the context may not
+    /// end before. Ends that have been reached are forgotten.
+    pub(super) fn keep_tail(&self, stream: CUstream) -> Result<(), CallError> {
+        let event = self.with_current(|driver| {
+            let mut event = CUevent::NULL;
+            // SAFETY: the out-pointer is valid for the call; the context is current.
+            unsafe { call!(driver, cuEventCreate(&mut event, CUevent_flags::CU_EVENT_DISABLE_TIMING.0)) }?;
+            Ok(event)
+        })?;
+        let recorded = self.with_current(|driver| {
+            // SAFETY: stream and event are alive; the context is current.
+            unsafe { call!(driver, cuEventRecord(event, stream)) }
+        });
+        if let Err(error) = recorded {
+            self.destroy_event(event);
+            return Err(error);
+        }
+        self.tails.lock().push(event);
+        self.prune_tails();
+        Ok(())
+    }
+
+    /// Forgets the ends that have been reached. Returns whether none is left; an end that cannot be asked stays.
+    pub(super) fn prune_tails(&self) -> bool {
+        let tails = core::mem::take(&mut *self.tails.lock());
+        let mut left = Vec::new();
+        for event in tails {
+            // SAFETY: the event is alive; the context is current.
+            match self.relaxed(|driver| unsafe { query(driver, event) }) {
+                Ok(true) => self.destroy_event(event),
+                _ => left.push(event),
+            }
+        }
+        let none = left.is_empty();
+        self.tails.lock().extend(left);
+        none
+    }
+
+    /// Destroys every event of the context. Nobody refers to one any more.
+    pub(super) fn end_events(&self) {
+        let tails = core::mem::take(&mut *self.tails.lock());
+        let made = core::mem::take(&mut *self.made.lock());
+        let mut failed = 0;
+        // In one go, so that the context is made current once.
+        let _ = self.with_current(|driver| {
+            for event in tails.into_iter().chain(made) {
+                // SAFETY: the event is ours and nobody refers to it.
+                failed += u64::from(unsafe { call!(driver, cuEventDestroy(event)) }.is_err());
+            }
+            Ok(())
+        });
+        add(&self.counters.failed_destroys, failed);
+    }
+}
+
+/// Runs calls with the thread in relaxed capture mode. Drivers that lack the switch have no captures to disturb.
+pub(crate) fn relaxed<T>(
+    driver: Driver,
+    calls: impl FnOnce(Driver) -> Result<T, DriverError>,
+) -> Result<T, DriverError> {
+    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the pointer is valid for the call.
+    let switched = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) }.is_ok();
+    let result = calls(driver);
+    if switched && mode != CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED {
+        // SAFETY: as above. A failure leaves the thread relaxed, which forbids less.
+        let _ = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
+    }
+    result
+}
+
+/// Whether an event has happened.
+///
+/// # Safety
+/// The event is alive and its context current.
+pub(crate) unsafe fn query(driver: Driver, event: CUevent) -> Result<bool, DriverError> {
+    // SAFETY: the caller's.
+    match unsafe { call!(driver, cuEventQuery(event)) } {
+        Ok(()) => Ok(true),
+        Err(error) if error.code() == CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+impl Health {
+    fn new() -> Self {
+        Self { healthy: AtomicBool::new(true), lost: OnceLock::new(), gone: AtomicBool::new(false) }
+    }
+
+    #[inline]
+    pub(super) fn check(&self) -> Result<(), CallError> {
+        if self.healthy.load(Ordering::Relaxed) { Ok(()) } else { self.explain() }
+    }
+
+    #[cold]
+    fn explain(&self) -> Result<(), CallError> {
+        match (self.lost.get(), self.gone.load(Ordering::Relaxed)) {
+            (_, true) => Err(CallError::Deinitialized),
+            (Some(error), false) => Err(CallError::Lost(*error)),
+            (None, false) => Ok(()),
+        }
+    }
+
+    pub(super) fn lost(&self) -> Option<DriverError> {
+        self.lost.get().copied()
+    }
+
+    fn set_lost(&self, error: DriverError) {
+        // The first failure is the one that counts.
+        let _ = self.lost.set(error);
+        self.healthy.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        self.healthy.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Context {
+    /// As [`Link::with_current`].
+    #[inline]
+    pub(crate) fn with_current<T>(
+        &self,
+        calls: impl FnOnce(Driver) -> Result<T, DriverError>,
+    ) -> Result<T, CallError> {
+        self.link().with_current(calls)
+    }
+
+    /// As [`Link::usable`].
+    #[inline]
+    pub(crate) fn usable(&self) -> Result<(), CallError> {
+        self.link().usable()
+    }
+
+    /// As [`Link::note`].
+    pub(crate) fn note(&self, error: DriverError) -> CallError {
+        self.link().note(error)
+    }
+}

@@ -1,0 +1,89 @@
+//! What all handles of one CUDA context share: the link to the driver, the tracker, memory, background work.
+//!
+//! Two retains of a primary context, or a borrowed handle beside the owner's, are two [`Context`] values on one CUDA
+//! context. Their streams and buffers work together, so they must be tracked together: the process keeps a list of
+//! contexts that have handles, and a new handle joins what is there.
+
+use super::backend::{CoreBackend, Tracker};
+use super::lanes::Lanes;
+use super::link::Link;
+use crate::Device;
+use crate::memory::ContextMemory;
+use crate::policy::WaitLog;
+use crate::stream::StreamNames;
+use simtile_driver::sys::CUcontext;
+use simtile_hazard::Config;
+use simtile_sync::{Arc, Mutex};
+use std::sync::Weak;
+
+pub(crate) struct Shared {
+    pub(crate) link: Arc<Link>,
+    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) tracker: Tracker,
+    pub(crate) memory: ContextMemory,
+    pub(crate) names: StreamNames,
+    pub(crate) waits: WaitLog,
+    /// Handles that are alive. Changed with the list locked.
+    handles: Mutex<usize>,
+}
+
+/// Unused events to keep at hand.
+const EVENTS: usize = 16;
+
+/// Contexts that have handles.
+static CONTEXTS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+impl Shared {
+    /// Joins the other handles of this CUDA context, or begins.
+    pub(super) fn join(device: Device, raw: CUcontext) -> Arc<Self> {
+        let mut id = 0;
+        // SAFETY: the context is alive, the out-pointer is valid for the call.
+        let has_id = unsafe { device.driver().cuCtxGetId(raw, &mut id) }.is_ok();
+        let id = has_id.then_some(id);
+        let key = (device, raw, id);
+        if let Some(shared) = Self::find(&mut CONTEXTS.lock(), key) {
+            return shared;
+        }
+        // Made with the list free: making events may wait for a blocked launch of others.
+        let link = Arc::new(Link::new(device, raw, id));
+        let lanes = Arc::new(Lanes::default());
+        let backend = CoreBackend::new(link.clone(), lanes.clone());
+        let shared = Arc::new(Self {
+            tracker: Tracker::new(backend, Config { event_reserve: EVENTS, ..Config::default() }),
+            link,
+            lanes,
+            memory: ContextMemory::default(),
+            names: StreamNames::default(),
+            waits: WaitLog::default(),
+            handles: Mutex::new(1),
+        });
+        let mut contexts = CONTEXTS.lock();
+        if let Some(earlier) = Self::find(&mut contexts, key) {
+            drop(contexts);
+            shared.link.end_events();
+            return earlier;
+        }
+        contexts.push(Arc::downgrade(&shared));
+        shared
+    }
+
+    /// The one of this CUDA context that has handles, with one more.
+    fn find(contexts: &mut Vec<Weak<Self>>, key: (Device, CUcontext, Option<u64>)) -> Option<Arc<Self>> {
+        contexts.retain(|known| known.strong_count() > 0);
+        contexts.iter().filter_map(Weak::upgrade).find(|shared| {
+            let link = &shared.link;
+            let mut handles = shared.handles.lock();
+            let same = (link.device, link.raw, link.id) == key && *handles > 0;
+            *handles += usize::from(same);
+            same
+        })
+    }
+
+    /// A handle goes. Whether it was the last one: nobody joins from here on.
+    pub(super) fn leave(&self) -> bool {
+        let _list = CONTEXTS.lock();
+        let mut handles = self.handles.lock();
+        *handles -= 1;
+        *handles == 0
+    }
+}

@@ -1,0 +1,190 @@
+//! What is given back when its last use has finished: device memory, modules.
+
+use super::pool::Parked;
+use crate::Context;
+use crate::context::{Lane, Link, Tracker, add, sub};
+use crate::error::CallError;
+use crate::label::Label;
+use simtile_driver::sys::{CUdeviceptr, CUmodule, CUresult, CUstream};
+use simtile_driver::{Driver, DriverError, Entry, call};
+use simtile_hazard::Quarantine;
+use simtile_sync::Arc;
+
+/// Something without an owner. It holds its context until it is given back.
+pub(crate) struct Memory {
+    context: Arc<Context>,
+    what: What,
+    /// Whether its bytes are counted as waiting.
+    waiting: bool,
+}
+
+enum What {
+    /// An allocation of a pool, or (`pooled` is false) one that is parked when free.
+    Device { id: u64, address: CUdeviceptr, bytes: usize, pooled: bool, label: Label },
+    /// A loaded module.
+    Module { raw: CUmodule, name: String },
+}
+
+impl Memory {
+    pub(crate) fn device(
+        context: Arc<Context>,
+        id: u64,
+        address: CUdeviceptr,
+        bytes: usize,
+        pooled: bool,
+        label: Label,
+    ) -> Self {
+        Self { context, what: What::Device { id, address, bytes, pooled, label }, waiting: false }
+    }
+
+    pub(crate) fn module(context: Arc<Context>, raw: CUmodule, name: String) -> Self {
+        Self { context, what: What::Module { raw, name }, waiting: false }
+    }
+
+    pub(crate) fn tracker(&self) -> &Tracker {
+        self.context.tracker()
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn lane(&self) -> Lane {
+        match self.what {
+            What::Device { .. } => Lane::Memory,
+            What::Module { .. } => Lane::Module,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self.what {
+            What::Device { bytes, .. } => bytes,
+            What::Module { .. } => 0,
+        }
+    }
+
+    fn name(&self) -> String {
+        match &self.what {
+            What::Device { id, label, .. } => label.describe("buffer", *id),
+            What::Module { name, .. } => name.clone(),
+        }
+    }
+
+    /// Whether giving it back makes no driver call.
+    pub(crate) fn is_parked_when_free(&self) -> bool {
+        matches!(self.what, What::Device { pooled: false, .. })
+    }
+
+    /// From here on it waits in the background.
+    pub(crate) fn waits(&mut self) {
+        if !core::mem::replace(&mut self.waiting, true) {
+            add(&self.context.counters().reclaiming_bytes, self.bytes() as u64);
+        }
+    }
+
+    fn waits_no_more(&mut self) {
+        if core::mem::replace(&mut self.waiting, false) {
+            sub(&self.context.counters().reclaiming_bytes, self.bytes() as u64);
+        }
+    }
+
+    /// Frees it in the order of a stream of ours. It comes back if that is not possible.
+    pub(crate) fn free_on(mut self, link: &Link, stream: CUstream) -> Result<(), Self> {
+        let What::Device { address, pooled: true, .. } = self.what else { return Err(self) };
+        // SAFETY: the allocation came from a pool and its owner is gone; all its uses are queued before.
+        let freed = link.relaxed_handles(|driver| unsafe { call!(driver, cuMemFreeAsync(address, stream)) });
+        match freed {
+            Err(CallError::InHostFunction) => return Err(self),
+            Err(error) => self.failed(error),
+            Ok(()) => {}
+        }
+        self.waits_no_more();
+        Ok(())
+    }
+
+    /// Gives it back: all its uses have finished. The handle of the context is left to be dropped with nothing held.
+    pub(crate) fn give_back(mut self) -> Arc<Context> {
+        self.waits_no_more();
+        let given = match &self.what {
+            What::Device { address, pooled: true, .. } => {
+                let address = *address;
+                self.context.reclaim_stream().and_then(|stream| {
+                    // SAFETY: the allocation came from a pool, its owner is gone and its uses have finished.
+                    let call = |driver: Driver| unsafe { call!(driver, cuMemFreeAsync(address, stream)) };
+                    self.context.link().relaxed_handles(call)
+                })
+            }
+            What::Device { address, bytes, .. } => {
+                self.context.park(Parked { address: *address, bytes: *bytes });
+                Ok(())
+            }
+            What::Module { raw, .. } => {
+                let raw = *raw;
+                // SAFETY: we loaded the module, no handle of it is left, and its launches have finished.
+                self.context.link().relaxed(|driver: Driver| unsafe { call!(driver, cuModuleUnload(raw)) })
+            }
+        };
+        match given {
+            Ok(()) if matches!(self.what, What::Module { .. }) => {
+                sub(&self.context.counters().retained_modules, 1);
+            }
+            Ok(()) => {}
+            Err(error) => self.failed(error),
+        }
+        self.context
+    }
+
+    /// Keeps it for ever: a stream that used it failed.
+    pub(crate) fn give_up(self) -> Arc<Context> {
+        self.keep(Quarantine::FailedAxis)
+    }
+
+    /// Keeps it for ever, counted and told once.
+    pub(crate) fn keep(mut self, why: Quarantine) -> Arc<Context> {
+        self.waits_no_more();
+        if let Err(error) = self.context.link().usable()
+            && !matches!(error, CallError::InHostFunction)
+        {
+            self.failed(error);
+            return self.context;
+        }
+        let counters = self.context.counters();
+        if let What::Device { bytes, .. } = self.what {
+            add(&counters.quarantined, 1);
+            add(&counters.quarantined_bytes, bytes as u64);
+        }
+        let reason = match why {
+            Quarantine::FailedAxis => "a stream that used it failed",
+            Quarantine::HostClaim => "a guard on the host was forgotten",
+            Quarantine::Foreign => "it was exported and its last use is unknown",
+        };
+        let error = DriverError::new(Entry::cuMemFreeAsync, CUresult::CUDA_ERROR_NOT_PERMITTED);
+        counters.push_error(format!("{} is kept for ever: {reason}", self.name()), error);
+        self.context
+    }
+
+    /// A failed free: counted always, kept as an error where nobody has been told yet.
+    fn failed(&self, error: CallError) {
+        let counters = self.context.counters();
+        let leak = || {
+            add(&counters.failed_frees, 1);
+            add(&counters.leaked_bytes, self.bytes() as u64);
+        };
+        let is_device = matches!(self.what, What::Device { .. });
+        match error {
+            // The driver took everything with it: nothing is lost that anyone could use.
+            CallError::Deinitialized => {}
+            CallError::Driver(error) => {
+                leak();
+                counters.push_error(format!("drop of {}", self.name()), error);
+            }
+            CallError::Lost(_) if is_device => leak(),
+            CallError::Lost(_) => {}
+            CallError::InHostFunction => {
+                leak();
+                let error = DriverError::new(Entry::cuMemFreeAsync, CUresult::CUDA_ERROR_NOT_PERMITTED);
+                counters.push_error(format!("drop of {} inside a host function", self.name()), error);
+            }
+        }
+    }
+}

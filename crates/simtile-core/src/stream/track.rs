@@ -1,0 +1,125 @@
+//! Submitting through the tracker, and what its refusals mean.
+
+use super::Stream;
+use super::handle::thread_token;
+use crate::context::{CoreBackend, SubmitError, TrackedEvent};
+use crate::error::{CallError, Family, StreamError};
+use crate::memory::Allocation;
+use simtile_driver::sys::CUstream;
+use simtile_driver::{Driver, DriverError};
+use simtile_hazard::{Access, Conflict, Options, Outside, Party, Policy, RegionId, Stamp, Submitted};
+
+/// How to submit.
+#[derive(Clone, Copy)]
+pub(crate) struct Submit {
+    pub policy: Option<Policy>,
+    /// Somebody waits for it.
+    pub seal: bool,
+    pub outside: Outside,
+}
+
+impl Submit {
+    pub const PLAIN: Self = Self { policy: None, seal: false, outside: Outside::Never };
+    /// Somebody waits for it.
+    pub const SEALED: Self = Self { seal: true, ..Self::PLAIN };
+    /// It may wait for something that is no work of a stream.
+    pub const OUTSIDE: Self = Self { outside: Outside::Waits, ..Self::PLAIN };
+}
+
+impl Stream {
+    /// Submits driver calls that touch `accesses`: they follow what conflicts with them, and are followed.
+    #[inline]
+    pub(crate) fn submit_tracked<R>(
+        &self,
+        accesses: &[Access<'_>],
+        submit: Submit,
+        calls: impl FnOnce(Driver, CUstream) -> Result<R, DriverError>,
+    ) -> Result<Submitted<CoreBackend, R>, SubmitError> {
+        let link = self.context.link();
+        // Refused before the tracker does anything: its own calls would fail.
+        if let Err(error) = link.usable() {
+            return Err(SubmitError::Driver { step: simtile_hazard::Step::Enqueue, error });
+        }
+        let options = Options {
+            policy: submit.policy.unwrap_or_else(|| self.hazard_policy()),
+            seal: submit.seal,
+            outside: submit.outside,
+            thread: if self.is_owned() { 0 } else { thread_token() },
+        };
+        let Some(tracked) = &self.tracked else { return Err(SubmitError::Closed) };
+        let done =
+            self.context.tracker().submit(tracked, accesses, &options, |handle| handle.call(link, calls))?;
+        if !done.waits.is_empty() {
+            self.context.shared().note_waits(self, tracked.axis(), &done.waits, options.policy);
+        }
+        Ok(done)
+    }
+
+    /// An event behind everything queued so far, tracked or not.
+    pub(crate) fn mark(&self) -> Result<(Stamp, Option<TrackedEvent>), SubmitError> {
+        let done = self.submit_tracked(&[], Submit::SEALED, |_, _| Ok(()))?;
+        Ok((done.stamp, done.event))
+    }
+
+    /// What a refusal of the tracker means, as an error of some family. `used` are the buffers of the submission.
+    #[cold]
+    pub(crate) fn refused<E: Family + From<StreamError>>(
+        &self,
+        error: SubmitError,
+        used: &[&Allocation],
+        on: impl FnOnce() -> String,
+    ) -> E {
+        match error {
+            SubmitError::Driver { error, .. } => E::from_call(error, on()),
+            other => E::from(self.refusal(other, used)),
+        }
+    }
+
+    #[cold]
+    fn refusal(&self, error: SubmitError, used: &[&Allocation]) -> StreamError {
+        let stream = self.to_string();
+        let buffer = |region: RegionId| {
+            let found = used.iter().find(|a| a.region().is_some_and(|known| known.id() == region));
+            found.map_or_else(|| self.context.shared().region_name(region), |a| a.name())
+        };
+        match error {
+            SubmitError::Driver { error, .. } => StreamError::from_call(error, stream),
+            SubmitError::Capturing | SubmitError::BorrowedCapturing => StreamError::Capturing { stream },
+            SubmitError::WrongThread => StreamError::WrongThread { stream },
+            SubmitError::Failed { axis } => {
+                // A lost context fails every stream; it is the better explanation.
+                if let Err(error @ (CallError::Lost(_) | CallError::Deinitialized)) = self.context.usable() {
+                    return StreamError::from_call(error, stream);
+                }
+                StreamError::Failed { stream, leader: self.context.shared().names.of(axis) }
+            }
+            SubmitError::Full { .. } => StreamError::QueueFull { stream },
+            SubmitError::Aliased { region, start, end } => {
+                StreamError::Aliased { stream, buffer: buffer(region), start, end }
+            }
+            SubmitError::Conflict(conflict) => {
+                let what = self.conflict(&conflict, &buffer(conflict.region));
+                StreamError::Conflict { stream, what, host: conflict.host() }
+            }
+            other => StreamError::Refused { stream, what: other.to_string() },
+        }
+    }
+
+    fn conflict(&self, conflict: &Conflict, buffer: &str) -> String {
+        let (ours, theirs) = (mode_name(conflict.mode), mode_name(conflict.their_mode));
+        let with = match conflict.with {
+            Party::Stream(stamp) => self.context.shared().names.of(stamp.axis),
+            Party::Host => "a guard on the host".into(),
+            Party::Foreign => "foreign code that it was exported to".into(),
+        };
+        format!("a {ours} of {buffer} conflicts with a {theirs} by {with}")
+    }
+}
+
+pub(crate) fn mode_name(mode: simtile_hazard::Mode) -> &'static str {
+    match mode {
+        simtile_hazard::Mode::Read => "read",
+        simtile_hazard::Mode::Write => "write",
+        simtile_hazard::Mode::Accumulate { .. } => "accumulation",
+    }
+}
