@@ -43,6 +43,7 @@ check events
 check two_streams
 check graph
 check two_devices
+check private_tables
 check two_readers_then_writer 'nothing orders them'
 
 echo "$passed passed, $failed failed, 0 skipped"

@@ -56,6 +56,22 @@ fn ordinal(location: CUmemLocation) -> Option<CUdevice> {
     }
 }
 
+/// Asks for one of the driver's private tables, which this driver does not have. The compiler library NVRTC asks for some before it
+/// compiles, and falls over if this name is missing.
+///
+/// # Safety
+/// `table` can be written unless null.
+#[allow(non_snake_case, reason = "the name is CUDA's")]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, id: *const CUuuid) -> CUresult {
+    if table.is_null() || id.is_null() {
+        return CUresult::CUDA_ERROR_INVALID_VALUE;
+    }
+    // SAFETY: the caller's duty; null was tested.
+    unsafe { *table = std::ptr::null() };
+    CUresult::CUDA_ERROR_NOT_FOUND
+}
+
 newer! {
     "cuCtxCreate_v3" = cuCtxCreate @ 11040 fn ctx_create_v3(
         d, context: *mut CUcontext, affinity: *mut c_void, count: c_int, flags: c_uint, device: CUdevice,

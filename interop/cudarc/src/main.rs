@@ -22,6 +22,7 @@ const PROGRAMS: &[(&str, fn() -> Check)] = &[
     ("graph", graph),
     ("two_devices", two_devices),
     ("two_readers_then_writer", two_readers_then_writer),
+    ("private_tables", private_tables),
 ];
 
 fn main() -> ExitCode {
@@ -195,4 +196,17 @@ fn two_readers_then_writer() -> Check {
     c.memset_zeros(&mut x)?;
     context.synchronize()?;
     Ok(())
+}
+
+/// NVRTC asks the driver for private tables before it compiles anything, and crashes if the entry itself is missing. Here there are
+/// none, and the entry says so.
+fn private_tables() -> Check {
+    use cudarc::driver::sys::{CUresult, CUuuid, cuGetExportTable};
+    let (mut table, id) = (std::ptr::dangling(), CUuuid { bytes: [7; 16] });
+    // SAFETY: both pointers are valid for the call.
+    let code = unsafe { cuGetExportTable(&mut table, &id) };
+    expect(code, CUresult::CUDA_ERROR_NOT_FOUND)?;
+    expect(table.is_null(), true)?;
+    // SAFETY: as above; null is refused.
+    expect(unsafe { cuGetExportTable(std::ptr::null_mut(), &id) }, CUresult::CUDA_ERROR_INVALID_VALUE)
 }

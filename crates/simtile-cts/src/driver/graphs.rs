@@ -415,5 +415,8 @@ fn pictures_and_flags(cx: &Cx) -> Check {
     ok!(cx, cuGraphUpload(e, stream))?;
     gpu.sync(stream)?;
     ok!(cx, cuGraphExecGetFlags(e, &mut flags))?;
+    // Launched from the device and freed on launch do not go together; 16 is no flag.
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuGraphInstantiateWithFlags(&mut e, g, 1 | 4))?;
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuGraphInstantiateWithFlags(&mut e, g, 16))?;
     code!(cx, [CUDA_ERROR_INVALID_VALUE], cuGraphCreate(&mut g.clone(), 1))
 }

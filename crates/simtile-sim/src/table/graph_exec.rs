@@ -12,11 +12,14 @@ use simtile_driver::sys::*;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 const UPLOAD: u64 = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0 as u64;
+const AUTO_FREE: u64 = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0 as u64;
 const DEVICE_LAUNCH: u64 = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.0 as u64;
 const ALL_FLAGS: u64 = 15;
 
 fn instantiate(call: &Call<'_>, graph: CUgraph, flags: u64) -> Res<CUgraphExec> {
-    if flags & !ALL_FLAGS != 0 {
+    // A graph that the device launches cannot free what it allocated before.
+    let both = DEVICE_LAUNCH | AUTO_FREE;
+    if flags & !ALL_FLAGS != 0 || flags & both == both {
         return Err(INVALID);
     }
     if flags & DEVICE_LAUNCH != 0 {
