@@ -697,8 +697,8 @@ fn implying_first<B: Backend>(events: &mut Covers<B>) {
     let mut ranks: SmallVec<[(usize, usize); 4]> =
         events.iter().enumerate().map(|(at, (_, follow))| (implied_by(follow.stamp), at)).collect();
     ranks.sort_unstable();
-    let mut sorted: SmallVec<[Option<(EventRef<B>, Follow)>; 4]> = events.drain(..).map(Some).collect();
-    events.extend(ranks.iter().filter_map(|&(_, at)| sorted[at].take()));
+    let mut taken: SmallVec<[Option<_>; 4]> = events.drain(..).map(Some).collect();
+    events.extend(ranks.iter().filter_map(|&(_, at)| taken[at].take()));
 }
 
 /// Step 2: bounds, order by region, aliasing.
