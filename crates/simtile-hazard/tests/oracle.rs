@@ -5,7 +5,7 @@
 mod support;
 
 use simtile_hazard::Rule;
-use support::program::Program;
+use support::program::{Program, Space};
 
 /// Programs that once were judged wrong: a failed fork that had joined all the same, a wait that became needless while the
 /// waiting stream was sealed, two shared exports of which the first return ended both.
@@ -18,7 +18,7 @@ fn number(name: &str) -> Option<u64> {
 #[test]
 fn programs_that_were_once_judged_wrong() {
     for &seed in REGRESSIONS {
-        let (_, violations) = Program::run(seed, false);
+        let (_, violations) = Program::run(Space::First, seed, false);
         assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
     }
 }
@@ -26,7 +26,7 @@ fn programs_that_were_once_judged_wrong() {
 #[test]
 fn random_programs_obey_the_oracle() {
     if let Some(seed) = number("SIMTILE_HAZARD_SEED") {
-        let (program, violations) = Program::run(seed, true);
+        let (program, violations) = Program::run(Space::Wide, seed, true);
         println!("{:?}", program.tracker.stats());
         assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
         return;
@@ -54,12 +54,24 @@ fn random_programs_obey_the_oracle() {
     assert!(silent.is_empty(), "rules that never fired: {silent:?}");
 }
 
+#[test]
+fn on_one_stream_there_is_no_wait_and_no_event_besides_checkpoints() {
+    let programs = number("SIMTILE_HAZARD_PROGRAMS").map_or(400, |programs| programs / 10);
+    let mut checkpoints = 0;
+    for seed in 0..programs {
+        let (program, violations) = Program::run(Space::Single, seed, false);
+        assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
+        checkpoints += program.tracker.stats().get(Rule::SealCheckpoint);
+    }
+    assert!(checkpoints > programs, "{checkpoints} checkpoints in {programs} programs");
+}
+
 /// Every `workers`-th program: how often each rule fired, and the first violations.
 fn run_share(worker: u64, workers: u64, programs: u64) -> (Vec<u64>, Vec<String>) {
     let mut fired = vec![0; Rule::ALL.len()];
     let mut wrong = Vec::new();
     for seed in (worker..programs).step_by(workers as usize) {
-        let (program, violations) = Program::run(seed, false);
+        let (program, violations) = Program::run(Space::Wide, seed, false);
         for (count, &rule) in fired.iter_mut().zip(Rule::ALL) {
             *count += program.tracker.stats().get(rule);
         }

@@ -101,6 +101,8 @@ pub struct World {
     pub traced: bool,
     /// Every record fails.
     pub dead_records: bool,
+    /// A fault may also hit queries, host waits and ends of captures.
+    pub all_calls_fail: bool,
 }
 
 /// The error of every failing call.
@@ -370,6 +372,22 @@ impl World {
         if self.streams[stream].dead { Err(Failed("query")) } else { Ok(false) }
     }
 
+    /// Per stream, what is queued.
+    pub fn queued(&self) -> Clock {
+        let mut clock = Clock::ZERO;
+        clock.0.iter_mut().zip(&self.streams).for_each(|(queued, stream)| *queued = stream.queued);
+        clock
+    }
+
+    /// A synchronisation that began when `queued` was queued has ended.
+    pub fn synchronized(&mut self, queued: &Clock) {
+        self.gates.fill(true);
+        self.run();
+        let mut host = self.host_clock();
+        host.join(queued);
+        self.host = Some(host);
+    }
+
     /// A synchronisation of everything.
     pub fn synchronize_all(&mut self) {
         self.gates.fill(true);
@@ -526,12 +544,19 @@ impl Backend for Mock {
 
     fn query(&self, event: &usize) -> Result<bool, Failed> {
         (self.at_call)();
-        self.world.lock().fired(*event)
+        let mut world = self.world.lock();
+        if world.all_calls_fail && world.failing().is_some() {
+            return Err(Failed("query"));
+        }
+        world.fired(*event)
     }
 
     fn wait_any(&self, events: &[EventRef<Self>]) -> Result<(), Failed> {
         assert!(!events.is_empty(), "a wait for nothing never ends");
         let mut world = self.world.lock();
+        if world.all_calls_fail && world.failing().is_some() {
+            return Err(Failed("wait any"));
+        }
         loop {
             for event in events {
                 // Only `query` tells the tracker, so only `query` adds to what the host knows.
