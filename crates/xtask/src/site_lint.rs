@@ -3,7 +3,7 @@
 //! A step is a call of one of the primitives below. A `site!` must stand on its line, up to a few lines above it, or on the next;
 //! where a step needs none (it is reached only through another that has one), a `// no site: reason` says why.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What the primitives look like in the source.
 const STEPS: &[(&str, &str)] = &[
@@ -33,15 +33,24 @@ const STEPS: &[(&str, &str)] = &[
 const ABOVE: usize = 7;
 const BELOW: usize = 3;
 
+/// All files below a directory, sorted.
+fn files(directory: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = std::fs::read_dir(directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+    let mut found = Vec::new();
+    for entry in entries.filter_map(Result::ok) {
+        let path = entry.path();
+        if path.is_dir() { found.append(&mut files(&path)?) } else { found.push(path) }
+    }
+    found.sort();
+    Ok(found)
+}
+
 /// Steps without a switch and switches that nothing uses, as `file:line: what`.
 pub fn check(source: &Path, sites: &[String]) -> Result<Vec<String>, String> {
     let mut wrong = Vec::new();
     let mut used: Vec<String> = Vec::new();
-    let entries = std::fs::read_dir(source).map_err(|e| format!("{}: {e}", source.display()))?;
-    let mut files: Vec<_> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
-    files.sort();
-    for file in files {
-        let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    for file in files(source)? {
+        let name = file.strip_prefix(source).unwrap_or(&file).to_string_lossy().into_owned();
         let judged = name.ends_with(".rs") && !name.ends_with("_tests.rs") && name != "mutate.rs";
         if !judged {
             continue;

@@ -1,0 +1,161 @@
+//! Step 7: stamp, then enqueue, then the seals that cannot wait.
+
+use super::{Access, Guards, Options, Outside, Policy, Stop, Submitted, WaitNote};
+use crate::backend::Backend;
+use crate::error::{Step, SubmitError};
+use crate::event::EventRef;
+use crate::ids::Stamp;
+use crate::mode::Kind;
+use crate::mutate::site;
+use crate::ranges::Toucher;
+use crate::region::{RegionGuard, with_state};
+use crate::stats::Rule;
+use crate::stream::{StreamInner, StreamState};
+use crate::tracker::Inner;
+use smallvec::SmallVec;
+
+impl<B: Backend> Inner<B> {
+    /// Stamp, then enqueue, then the seals that cannot wait.
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn commit<R, F>(
+        &self,
+        stream: &StreamInner<B>,
+        state: &mut StreamState<B>,
+        list: &[&Access<'_>],
+        guards: &mut Guards<'_>,
+        options: &Options,
+        met: u64,
+        notes: SmallVec<[WaitNote; 2]>,
+        enqueue: &mut Option<F>,
+    ) -> Result<Submitted<B, R>, Stop<B>>
+    where
+        F: FnOnce(&B::Stream) -> Result<R, B::Error>,
+    {
+        let mut seal = false;
+        if site!(OrderBeforeEnqueue) {
+            seal = self.stamp(stream, state, list, guards, met);
+        }
+        let stamp = Stamp { axis: stream.axis, epoch: state.open };
+        state.last_used = state.open;
+        state.unsealed += 1;
+        state.issued += 1;
+        if options.outside != Outside::Never {
+            state.outside = state.open;
+        }
+        let result = match (&state.handle, enqueue.take()) {
+            (Some(handle), Some(enqueue)) => enqueue(handle),
+            // `admit` saw the handle, and an attempt that enqueues is the last one.
+            _ => return Err(SubmitError::Closed.into()),
+        };
+        if !site!(OrderBeforeEnqueue) && result.is_ok() {
+            seal = self.stamp(stream, state, list, guards, met);
+        }
+        let event = self.seal_after(stream, state, options, seal);
+        if stream.kind.tainted() && site!(TaintedFrontier) {
+            state.frontier.clear();
+        }
+        match result {
+            Ok(value) => Ok(Submitted { value, stamp, event, waits: notes }),
+            Err(error) => {
+                self.stats.fire(Rule::EnqueueFailed);
+                Err(SubmitError::Driver { step: Step::Enqueue, error }.into())
+            }
+        }
+    }
+
+    /// Leaves the stamps. Whether a range asks for an eager seal.
+    #[inline]
+    pub(crate) fn stamp(
+        &self,
+        stream: &StreamInner<B>,
+        state: &StreamState<B>,
+        list: &[&Access<'_>],
+        guards: &mut [RegionGuard<'_>],
+        met: u64,
+    ) -> bool {
+        let mut seal = false;
+        let who = Toucher { axis: stream.axis, frontier: &state.frontier };
+        let mut guard = 0;
+        for (at, access) in list.iter().enumerate() {
+            if at > 0 && !core::ptr::eq(access.region, list[at - 1].region) {
+                guard += 1;
+            }
+            let kind = Kind::new(access.mode, access.start, stream.device);
+            if kind == Kind::WRITE {
+                access.region.written_by(stream.axis);
+            }
+            let report = with_state(&mut guards[guard], |region| {
+                region.ranges.touch(
+                    access.start,
+                    access.end,
+                    kind,
+                    state.open,
+                    met >> at.min(63) & 1 != 0,
+                    &who,
+                    &self.axes,
+                    self.config.max_ranges,
+                )
+            });
+            seal |= report.seal;
+            if report.any() {
+                self.count_touch(&report);
+            }
+        }
+        seal
+    }
+
+    /// The seals that follow a submission. The event right behind it, if there is one.
+    #[inline]
+    fn seal_after(
+        &self,
+        stream: &StreamInner<B>,
+        state: &mut StreamState<B>,
+        options: &Options,
+        met: bool,
+    ) -> Option<EventRef<B>> {
+        let due = state.unsealed >= self.config.checkpoint && site!(SealCheckpoint);
+        if !(due || met || options.seal || options.policy == Policy::Reject || stream.kind.tainted()) {
+            return None;
+        }
+        self.seal_after_slow(stream, state, options, met, due)
+    }
+
+    #[cold]
+    fn seal_after_slow(
+        &self,
+        stream: &StreamInner<B>,
+        state: &mut StreamState<B>,
+        options: &Options,
+        met: bool,
+        due: bool,
+    ) -> Option<EventRef<B>> {
+        let rule = if stream.kind.tainted() && site!(SealTainted) {
+            Rule::SealTainted
+        } else if options.policy == Policy::Reject && site!(SealReject) {
+            Rule::SealReject
+        } else if options.seal && site!(SealAsked) {
+            Rule::SealAsked
+        } else if met && site!(SealEager) {
+            Rule::SealEager
+        } else if due {
+            Rule::SealCheckpoint
+        } else {
+            return None;
+        };
+        let epoch = state.last_used;
+        let sealed = match rule {
+            // Nobody waits yet: one try; the next seal covers it.
+            // no site: one for each rule, above.
+            Rule::SealEager | Rule::SealCheckpoint => self.seal_once(stream, state),
+            // `admit` has asked already whether a borrowed stream is capturing.
+            // no site: one for each rule, above.
+            _ => self.seal_epoch_asking(stream, state, epoch, false),
+        };
+        if !sealed {
+            return None;
+        }
+        self.stats.fire(rule);
+        self.axes.get(stream.axis)?.covering(epoch)
+    }
+}

@@ -1,0 +1,201 @@
+//! The submission protocol. The argument of correctness is in the crate's README, whose step numbers are used here.
+
+mod admit;
+mod collect;
+mod commit;
+mod follow;
+mod request;
+
+pub(crate) use collect::collect;
+pub use request::{Access, Options, Outside, Policy, Submitted, WaitNote};
+
+use crate::backend::Backend;
+use crate::error::{Busy, SubmitError};
+use crate::mode::Kind;
+use crate::mutate::site;
+use crate::plan::Plan;
+use crate::region::RegionGuard;
+use crate::stats::Rule;
+use crate::stream::{Held, Later, Stream, StreamInner};
+use crate::tracker::{Inner, Tracker};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Why an attempt ended without a submission.
+enum Stop<B: Backend> {
+    /// This stream is held by another thread; `None`: the own one.
+    Stream(Option<Arc<StreamInner<B>>>),
+    Region,
+    Full {
+        context: bool,
+    },
+    Error(SubmitError<B>),
+}
+
+impl<B: Backend> From<SubmitError<B>> for Stop<B> {
+    fn from(error: SubmitError<B>) -> Self {
+        Self::Error(error)
+    }
+}
+
+type Guards<'a> = SmallVec<[RegionGuard<'a>; 8]>;
+type Accesses<'a> = SmallVec<[&'a Access<'a>; 8]>;
+
+impl<B: Backend> Tracker<B> {
+    /// Submits: orders, stamps, calls `enqueue`. Waits only for permits and for other threads' submissions, holding nothing.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; never `Full` or `Busy`.
+    pub fn submit<R>(
+        &self,
+        stream: &Stream<B>,
+        accesses: &[Access<'_>],
+        options: &Options,
+        enqueue: impl FnOnce(&B::Stream) -> Result<R, B::Error>,
+    ) -> Result<Submitted<B, R>, SubmitError<B>> {
+        self.inner.submit(&stream.inner, accesses, options, true, enqueue)
+    }
+
+    /// As [`Tracker::submit`], but never waits.
+    ///
+    /// # Errors
+    /// See [`SubmitError`].
+    pub fn try_submit<R>(
+        &self,
+        stream: &Stream<B>,
+        accesses: &[Access<'_>],
+        options: &Options,
+        enqueue: impl FnOnce(&B::Stream) -> Result<R, B::Error>,
+    ) -> Result<Submitted<B, R>, SubmitError<B>> {
+        self.inner.submit(&stream.inner, accesses, options, false, enqueue)
+    }
+}
+
+impl<B: Backend> Inner<B> {
+    #[inline]
+    fn submit<R, F>(
+        &self,
+        stream: &StreamInner<B>,
+        accesses: &[Access<'_>],
+        options: &Options,
+        patient: bool,
+        enqueue: F,
+    ) -> Result<Submitted<B, R>, SubmitError<B>>
+    where
+        F: FnOnce(&B::Stream) -> Result<R, B::Error>,
+    {
+        let list = collect(accesses).inspect_err(|error| {
+            if matches!(error, SubmitError::Aliased { .. }) {
+                self.stats.fire(Rule::Aliased);
+            }
+        })?;
+        let mut enqueue = Some(enqueue);
+        let mut tried = false;
+        loop {
+            // Nothing is held here.
+            self.make_events();
+            match self.attempt(stream, &list, options, patient, &mut enqueue) {
+                Ok(done) => return Ok(done),
+                Err(Stop::Error(error)) => return Err(error),
+                Err(Stop::Region) => return Err(SubmitError::Busy(Busy::Region)),
+                Err(Stop::Stream(foreign)) => {
+                    self.stats.fire(Rule::StreamBusy);
+                    if !patient {
+                        return Err(SubmitError::Busy(Busy::Stream));
+                    }
+                    let later = Later::new(self);
+                    drop(Held::wait(self, foreign.as_deref().unwrap_or(stream), &later));
+                }
+                Err(Stop::Full { context }) => {
+                    self.stats.fire(if context { Rule::ContextFull } else { Rule::StreamFull });
+                    if patient {
+                        self.wait_for_permit(stream, context)?;
+                    } else if tried || !self.collect_permits(stream, context) {
+                        return Err(SubmitError::Full { events: self.permit_events(stream, context) });
+                    }
+                    tried = true;
+                }
+            }
+        }
+    }
+
+    /// One attempt, which waits for guards (if `patient`) and for nothing else.
+    #[inline]
+    fn attempt<R, F>(
+        &self,
+        stream: &StreamInner<B>,
+        list: &[&Access<'_>],
+        options: &Options,
+        patient: bool,
+        enqueue: &mut Option<F>,
+    ) -> Result<Submitted<B, R>, Stop<B>>
+    where
+        F: FnOnce(&B::Stream) -> Result<R, B::Error>,
+    {
+        // Declared first, so dropped last: after the stream and after the guards.
+        let later = Later::new(self);
+        let mut guards = self.take_guards(stream, list, patient)?;
+        let mut own = Held::try_new(self, stream, &later).ok_or(Stop::Stream(None))?;
+        self.admit(stream, own.state(), options)?;
+        let mut plan = Plan::default();
+        self.plan(stream, own.state(), list, &mut guards, options, &mut plan)?;
+        let mut notes = SmallVec::new();
+        if !plan.follow.is_empty() {
+            // Never two streams: the own one is given back while others are sealed.
+            drop(own);
+            let events = self.cover(stream, &plan.follow, list, options)?;
+            own = Held::try_new(self, stream, &later).ok_or(Stop::Stream(None))?;
+            self.admit(stream, own.state(), options)?;
+            self.seal_before_outside(stream, own.state(), options)?;
+            // Held from the plan to the stamp. (The mutation check gives them up in between.)
+            let exclusive = guards.iter().any(|guard| guard.is_exclusive());
+            let held = if exclusive { site!(GuardExclusive) } else { site!(GuardShared) };
+            if !held {
+                guards.clear();
+            }
+            self.wait_for(stream, own.state(), &events, list, &mut notes)?;
+            if !held {
+                guards = self.take_guards(stream, list, patient)?;
+            }
+        } else {
+            self.seal_before_outside(stream, own.state(), options)?;
+        }
+        self.commit(stream, own.state(), list, &mut guards, options, plan.met, notes, enqueue)
+    }
+
+    /// One guard per region, in the order of their ids.
+    #[inline]
+    fn take_guards<'a>(
+        &self,
+        stream: &StreamInner<B>,
+        list: &[&'a Access<'a>],
+        patient: bool,
+    ) -> Result<Guards<'a>, Stop<B>> {
+        let mut guards = Guards::new();
+        let mut at = 0;
+        while at < list.len() {
+            let region = list[at].region;
+            let mut kind = Kind::new(list[at].mode, list[at].start, stream.device);
+            at += 1;
+            while at < list.len() && core::ptr::eq(list[at].region, region) {
+                kind = kind.join(Kind::new(list[at].mode, list[at].start, stream.device));
+                at += 1;
+            }
+            let group = region.group(kind, stream.axis);
+            // no site: `attempt` has two: guards must last from the plan to the stamp.
+            let guard = match region.guard.try_lock(group) {
+                Some(guard) => guard,
+                None => {
+                    self.stats.fire(Rule::GuardBusy);
+                    if !patient {
+                        return Err(Stop::Region);
+                    }
+                    // no site: as above.
+                    region.guard.lock(group)
+                }
+            };
+            guards.push(guard);
+        }
+        Ok(guards)
+    }
+}
