@@ -108,6 +108,8 @@ impl<B: Backend> Tracker<B> {
     ///
     /// # Errors
     /// The stream does not take work, or `begin` failed; nothing has changed then.
+    ///
+    /// A capture of a per-thread stream stays on that stream's thread; the caller sees to that.
     pub fn begin_capture(
         &self,
         stream: &Stream<B>,

@@ -9,7 +9,7 @@ use crate::mutate::site;
 use crate::ranges::Toucher;
 use crate::region::{Foreign, HostEntry, Region, with_state};
 use crate::stats::Rule;
-use crate::stream::{Held, Later, Stream};
+use crate::stream::{Held, Later, Stream, StreamKind};
 use crate::submit::Access;
 use crate::tracker::{Settled, Tracker};
 use simtile_sync::EXCLUSIVE;
@@ -176,10 +176,33 @@ impl<B: Backend> Tracker<B> {
     /// explicit synchronisation of everything.
     ///
     /// # Errors
-    /// The stream is closed, failed or capturing, or the record failed; the region is then quarantined likewise.
+    /// The stream is closed, failed or capturing, it is per-thread (see [`Tracker::return_export_as`]), or the record
+    /// failed; the region is then quarantined likewise.
     pub fn return_export(&self, region: &Region, consumer: Option<&Stream<B>>) -> Result<(), SubmitError<B>> {
+        self.return_by(region, consumer, None)
+    }
+
+    /// As [`Tracker::return_export`], by the thread with this token: a per-thread stream is used by its own thread alone.
+    ///
+    /// # Errors
+    /// As there, and another thread's per-thread stream.
+    pub fn return_export_as(
+        &self,
+        region: &Region,
+        consumer: &Stream<B>,
+        thread: u64,
+    ) -> Result<(), SubmitError<B>> {
+        self.return_by(region, Some(consumer), Some(thread))
+    }
+
+    fn return_by(
+        &self,
+        region: &Region,
+        consumer: Option<&Stream<B>>,
+        thread: Option<u64>,
+    ) -> Result<(), SubmitError<B>> {
         let result = match consumer {
-            Some(stream) => self.return_from(region, stream),
+            Some(stream) => self.return_from(region, stream, thread),
             None => {
                 self.inner.stats.fire(Rule::ReturnedUnknown);
                 Ok(false)
@@ -198,8 +221,20 @@ impl<B: Backend> Tracker<B> {
         result.map(|_| ())
     }
 
-    fn return_from(&self, region: &Region, stream: &Stream<B>) -> Result<bool, SubmitError<B>> {
+    fn return_from(
+        &self,
+        region: &Region,
+        stream: &Stream<B>,
+        thread: Option<u64>,
+    ) -> Result<bool, SubmitError<B>> {
         let inner = &*self.inner;
+        if let StreamKind::PerThread(owner) = stream.kind()
+            && thread != Some(owner)
+            && site!(RefuseThread)
+        {
+            inner.stats.fire(Rule::WrongThread);
+            return Err(SubmitError::WrongThread);
+        }
         loop {
             let later = Later::new(inner);
             // no site: everybody else is refused while it is exported; it is the way to the data.

@@ -134,7 +134,17 @@ fn close_launch_seal() {
     });
 }
 
-/// The host claims while a launch is between its plan and its stamp.
+/// A read that gives up if somebody is in its way.
+fn try_read(set: &Set, stream: &LabStream) {
+    let list = [Access::whole(&set.x.region, Mode::Read)];
+    let touch = support::Touch { region: set.x.memory, start: 0, end: 64, how: support::Use::Read };
+    let _ = set.lab.tracker.try_submit(&stream.stream, &list, &Options::default(), |sim| {
+        set.lab.world().enqueue(*sim, &[touch], None, false);
+        Ok(())
+    });
+}
+
+/// The host claims while two launches are between their plans and their stamps.
 #[test]
 fn launch_host_launch() {
     model(3, || {
@@ -148,18 +158,8 @@ fn launch_host_launch() {
                 one.lab.tracker.host_release(&one.x.region, claim);
             }
         });
-        let t2 = thread::spawn(move || {
-            let list = [Access::whole(&two.x.region, Mode::Read)];
-            let _ = two.lab.tracker.try_submit(&two.b.stream, &list, &Options::default(), |sim| {
-                two.lab.world().enqueue(
-                    *sim,
-                    &[support::Touch { region: two.x.memory, start: 0, end: 64, how: support::Use::Read }],
-                    None,
-                    false,
-                );
-                Ok(())
-            });
-        });
+        let t2 = thread::spawn(move || try_read(&two, &two.b));
+        try_read(&set, &set.a);
         t1.join().expect("no panic");
         t2.join().expect("no panic");
         set.lab.clean();

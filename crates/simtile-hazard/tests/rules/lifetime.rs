@@ -196,6 +196,26 @@ fn a_synchronisation_of_everything_completes_what_was_before_it_and_no_more() {
 }
 
 #[test]
+fn an_export_comes_back_on_a_per_thread_stream_by_its_own_thread_alone() {
+    let lab = Lab::new();
+    let (own, x, y) = (lab.stream_of(StreamKind::PerThread(7)), lab.region(64), lab.region(64));
+    lab.tracker.export(&x.region, false).expect("free");
+    lab.tracker.export(&y.region, false).expect("free");
+    lab.world().thread = 8;
+    let error = lab.tracker.return_export_as(&x.region, &own.stream, 8).unwrap_err();
+    assert!(matches!(error, SubmitError::WrongThread), "{error}");
+    let error = lab.tracker.return_export(&x.region, Some(&own.stream)).unwrap_err();
+    assert!(matches!(error, SubmitError::WrongThread), "nobody knows who calls: {error}");
+    assert!(lab.tracker.try_host(&Access::whole(&x.region, Mode::Read)).is_err(), "quarantined");
+    lab.world().thread = 7;
+    lab.tracker.return_export_as(&y.region, &own.stream, 7).expect("its own thread");
+    let a = lab.stream();
+    let follower = lab.submit(&a, &[read(&y)]);
+    assert_eq!(follower.waits[0].after.axis, own.stream.axis());
+    lab.clean();
+}
+
+#[test]
 fn an_export_waits_for_a_reader_between_its_plan_and_its_enqueue() {
     let lab = Lab::new();
     let (a, x) = (lab.stream(), lab.region(64));
