@@ -5,44 +5,17 @@
 
 #![allow(missing_docs)]
 
-#[path = "../tests/support/null.rs"]
-mod null;
+#[path = "support/mod.rs"]
+mod support;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use null::Null;
 use simtile_hazard::*;
 use std::hint::black_box;
-
-const PERMITS: u64 = 1 << 40;
-
-fn four(regions: &[Region]) -> [Access<'_>; 4] {
-    [
-        Access::whole(&regions[0], Mode::Write),
-        Access::whole(&regions[1], Mode::Read),
-        Access::whole(&regions[2], Mode::Read),
-        Access::whole(&regions[3], Mode::Read),
-    ]
-}
-
-fn with_set_up(in_flight: u64, run: impl FnOnce(&Tracker<Null>, &Stream<Null>, &[Access<'_>])) {
-    let config = Config { stream_permits: PERMITS, context_permits: PERMITS, ..Config::default() };
-    let tracker = Tracker::new(Null, config);
-    let Ok(stream) = tracker.stream((), StreamKind::Owned, 0) else { return };
-    let regions: Vec<_> = (0..4).map(|_| tracker.region(1 << 20)).collect();
-    for region in &regions {
-        let write = [Access::whole(region, Mode::Write)];
-        let _ = tracker.submit(&stream, &write, &Options::default(), |_| Ok(()));
-    }
-    let accesses = four(&regions);
-    for _ in 0..in_flight {
-        let _ = tracker.submit(&stream, &accesses, &Options::default(), |_| Ok(()));
-    }
-    run(&tracker, &stream, &accesses);
-}
+use support::{IN_FLIGHT, with_set_up};
 
 fn plan(c: &mut Criterion) {
     let mut group = c.benchmark_group("plan_4_warm");
-    for in_flight in [1u64, 4_096, 100_000] {
+    for in_flight in IN_FLIGHT {
         with_set_up(in_flight, |tracker, stream, accesses| {
             tracker.warm(stream, accesses, |warm| {
                 group.bench_function(BenchmarkId::from_parameter(in_flight), |b| {
@@ -56,7 +29,7 @@ fn plan(c: &mut Criterion) {
 
 fn submit(c: &mut Criterion) {
     let mut group = c.benchmark_group("submit_4_null_driver");
-    for in_flight in [1u64, 4_096, 100_000] {
+    for in_flight in IN_FLIGHT {
         with_set_up(in_flight, |tracker, stream, accesses| {
             // Observing now and then keeps what is in flight from growing without end.
             let mut n = 0u32;

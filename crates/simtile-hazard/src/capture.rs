@@ -14,7 +14,7 @@ use crate::frontier::Frontier;
 use crate::ids::{AxisId, Epoch, RegionId, Stamp};
 use crate::mode::{Kind, Mode};
 use crate::mutate::site;
-use crate::ranges::{Knowledge, Ranges, Toucher};
+use crate::ranges::{Knowledge, Ranges, Touched, Toucher};
 use crate::region::Region;
 use crate::stats::Rule;
 use crate::stream::{Held, Later, Stream, StreamInner, StreamKind, StreamState};
@@ -306,7 +306,17 @@ impl<B: Backend> Capture<B> {
                 }
             };
             let who = Toucher { axis: member.axis, frontier: &member.frontier };
-            world.lists[found].1.touch(access.start, access.end, kind, member.open, false, &who, &Never, max);
+            world.lists[found].1.touch(
+                access.start,
+                access.end,
+                kind,
+                member.open,
+                false,
+                &who,
+                &Never,
+                max,
+                &mut Touched::default(),
+            );
             world.accesses.push((region, access.start, access.end, kind));
         }
     }

@@ -62,6 +62,8 @@ impl<B: Backend> Inner<B> {
         let who = Toucher { axis: stream.axis, frontier: &state.frontier };
         let mut skipped = (0, 0);
         let mut guard = 0;
+        // Out here, so that the ordinary touch moves no result about.
+        let mut refused = Ok(());
         for (at, access) in list.iter().enumerate() {
             if at > 0 && !core::ptr::eq(access.region, list[at - 1].region) {
                 guard += 1;
@@ -69,7 +71,10 @@ impl<B: Backend> Inner<B> {
             let kind = Kind::new(access.mode, access.start, stream.device);
             with_state(&mut guards[guard], |region| {
                 if !region.host.is_empty() || region.foreign != Foreign::None {
-                    self.plan_held(region, access, kind, Some(stream))?;
+                    refused = self.plan_held(region, access, kind, Some(stream));
+                    if refused.is_err() {
+                        return;
+                    }
                 }
                 region.ranges.plan(
                     access.start,
@@ -90,8 +95,10 @@ impl<B: Backend> Inner<B> {
                         }
                     },
                 );
-                Ok(())
-            })?;
+            });
+            if refused.is_err() {
+                return refused;
+            }
         }
         if skipped != (0, 0) {
             self.stats.add(Rule::SkipDominated, skipped.0.into());

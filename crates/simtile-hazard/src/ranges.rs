@@ -115,42 +115,15 @@ impl Ranges {
         mut follow: impl FnMut(&Entry, Why),
     ) {
         for range in &self.list[self.overlapping(start, end)] {
-            let mut others = 0;
-            let mut oldest = None;
-            let mut present = false;
-            for entry in &range.entries {
-                if entry.axis == who.axis {
-                    present |= entry.kind == kind;
-                    continue;
-                }
-                if who.frontier.get(entry.axis) >= entry.epoch {
-                    skipped.0 += u32::from(kind.conflicts(entry.kind));
-                    if kind.covers(entry.kind) {
-                        continue;
-                    }
-                } else if know.complete(entry.axis, entry.epoch) {
-                    skipped.1 += u32::from(kind.conflicts(entry.kind));
-                    continue;
-                } else if kind.conflicts(entry.kind) {
-                    follow(entry, Why::Conflict);
-                    continue;
-                }
-                if entry.kind == kind {
-                    others += 1;
-                    oldest = oldest.or(Some(*entry));
-                }
-            }
-            if others >= limit
-                && !present
-                && site!(WaitReaderLimit)
-                && let Some(oldest) = oldest
-            {
-                follow(&oldest, Why::ReaderLimit);
+            // What one stream alone touches is in its order anyway.
+            if range.entries.iter().any(|entry| entry.axis != who.axis) {
+                range.plan(kind, who, know, limit, skipped, &mut follow);
             }
         }
     }
 
     /// Leaves the stamp (`who.axis`, `epoch`) of `kind` on `start..end`. `met`: the touch conflicted with another stream.
+    /// What happened is added to `report`, which one submission has for all its touches.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn touch(
@@ -163,20 +136,18 @@ impl Ranges {
         who: &Toucher<'_>,
         know: &impl Knowledge,
         max_ranges: usize,
-    ) -> Touched {
-        let mut report = Touched::default();
+        report: &mut Touched,
+    ) {
         if start >= end {
-            return report;
+            return;
         }
         if let [only] = self.list.as_mut_slice()
             && only.start == start
             && only.end == end
         {
-            only.update(kind, epoch, met, who, know, &mut report);
-            return report;
+            return only.update(kind, epoch, met, who, know, report);
         }
-        self.touch_slow(start, end, kind, epoch, met, who, know, max_ranges, &mut report);
-        report
+        self.touch_slow(start, end, kind, epoch, met, who, know, max_ranges, report);
     }
 
     #[cold]
@@ -274,6 +245,50 @@ impl Ranges {
 }
 
 impl Range {
+    /// [`Ranges::plan`] for one range.
+    fn plan(
+        &self,
+        kind: Kind,
+        who: &Toucher<'_>,
+        know: &impl Knowledge,
+        limit: usize,
+        skipped: &mut (u32, u32),
+        follow: &mut impl FnMut(&Entry, Why),
+    ) {
+        let mut others = 0;
+        let mut oldest = None;
+        let mut present = false;
+        for entry in &self.entries {
+            if entry.axis == who.axis {
+                present |= entry.kind == kind;
+                continue;
+            }
+            if who.frontier.get(entry.axis) >= entry.epoch {
+                skipped.0 += u32::from(kind.conflicts(entry.kind));
+                if kind.covers(entry.kind) {
+                    continue;
+                }
+            } else if know.complete(entry.axis, entry.epoch) {
+                skipped.1 += u32::from(kind.conflicts(entry.kind));
+                continue;
+            } else if kind.conflicts(entry.kind) {
+                follow(entry, Why::Conflict);
+                continue;
+            }
+            if entry.kind == kind {
+                others += 1;
+                oldest = oldest.or(Some(*entry));
+            }
+        }
+        if others >= limit
+            && !present
+            && site!(WaitReaderLimit)
+            && let Some(oldest) = oldest
+        {
+            follow(&oldest, Why::ReaderLimit);
+        }
+    }
+
     #[inline]
     fn update(
         &mut self,
@@ -291,12 +306,19 @@ impl Range {
             self.eager -= 1;
             report.seal = true;
         }
-        if let [only] = self.entries.as_mut_slice()
-            && only.axis == who.axis
-            && kind.covers(only.kind)
-        {
-            *only = Entry { axis: who.axis, epoch, kind };
-            return;
+        match self.entries.as_mut_slice() {
+            [only] if only.axis == who.axis && kind.covers(only.kind) => {
+                *only = Entry { axis: who.axis, epoch, kind };
+                return;
+            }
+            // Read, and read again, what the same stream has written.
+            [first, last] if first.axis == who.axis && last.axis == who.axis && kind == last.kind => {
+                if kind != Kind::WRITE {
+                    last.epoch = epoch;
+                    return;
+                }
+            }
+            _ => {}
         }
         self.update_slow(kind, epoch, who, know, report);
     }

@@ -33,7 +33,10 @@ fn touch(
     know: &Known,
 ) -> Touched {
     let frontier = Frontier::default();
-    list.touch(span.start, span.end, kind, epoch, false, &Toucher { axis, frontier: &frontier }, know, 64)
+    let mut report = Touched::default();
+    let who = Toucher { axis, frontier: &frontier };
+    list.touch(span.start, span.end, kind, epoch, false, &who, know, 64, &mut report);
+    report
 }
 
 fn follow(list: &Ranges, span: core::ops::Range<u64>, kind: Kind, axis: AxisId) -> Vec<(AxisId, Epoch)> {
@@ -103,7 +106,9 @@ fn above_the_limit_the_nearest_are_joined() {
     for chunk in 0..20u64 {
         // Pairs lie close together.
         let start = chunk / 2 * 100 + chunk % 2 * 20;
-        folded += list.touch(start, start + 10, Kind::WRITE, chunk + 1, false, &who, &known(), 16).folded;
+        let mut report = Touched::default();
+        list.touch(start, start + 10, Kind::WRITE, chunk + 1, false, &who, &known(), 16, &mut report);
+        folded += report.folded;
     }
     assert_eq!((list.len(), folded), (16, 4));
     // Over-ordered, never under-ordered: each byte still shows its stamp or a later one.

@@ -4,7 +4,7 @@ use crate::ids::{AxisId, RegionId, Stamp};
 use crate::mode::Kind;
 use crate::ranges::Ranges;
 use simtile_sync::atomic::{AtomicU64, Ordering};
-use simtile_sync::{EXCLUSIVE, GroupGuard, GroupLock, Mutex};
+use simtile_sync::{EXCLUSIVE, GroupGuard, GroupLock, Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 /// Everything known about the accesses to one allocation. Whoever owns the memory owns this; views borrow it.
@@ -123,11 +123,32 @@ impl Region {
     }
 }
 
+/// The state behind a guard.
+enum Reach<'a> {
+    Alone(&'a mut RegionState),
+    Shared(MutexGuard<'a, RegionState>),
+}
+
+impl<'a> Reach<'a> {
+    #[inline]
+    fn new(guard: &'a mut RegionGuard<'_>) -> Self {
+        if !guard.is_exclusive() {
+            return Self::Shared(guard.lock());
+        }
+        match guard.get_mut() {
+            Some(alone) => Self::Alone(alone.get_mut()),
+            None => unreachable!("an exclusive guard gives the value"),
+        }
+    }
+}
+
 /// Runs `look` on the state behind a guard, locking it only if others may hold the guard too.
 #[inline]
 pub(crate) fn with_state<R>(guard: &mut RegionGuard<'_>, look: impl FnOnce(&mut RegionState) -> R) -> R {
-    if let Some(alone) = guard.get_mut() {
-        return look(alone.get_mut());
-    }
-    look(&mut guard.lock())
+    // One call of `look`, so that it is inlined.
+    let mut reach = Reach::new(guard);
+    look(match &mut reach {
+        Reach::Alone(state) => state,
+        Reach::Shared(state) => state,
+    })
 }

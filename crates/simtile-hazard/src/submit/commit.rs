@@ -7,7 +7,7 @@ use crate::event::EventRef;
 use crate::ids::Stamp;
 use crate::mode::Kind;
 use crate::mutate::site;
-use crate::ranges::Toucher;
+use crate::ranges::{Touched, Toucher};
 use crate::region::{RegionGuard, with_state};
 use crate::stats::Rule;
 use crate::stream::{StreamInner, StreamState};
@@ -74,7 +74,7 @@ impl<B: Backend> Inner<B> {
         guards: &mut [RegionGuard<'_>],
         met: u64,
     ) -> bool {
-        let mut seal = false;
+        let mut report = Touched::default();
         let who = Toucher { axis: stream.axis, frontier: &state.frontier };
         let mut guard = 0;
         for (at, access) in list.iter().enumerate() {
@@ -85,7 +85,7 @@ impl<B: Backend> Inner<B> {
             if kind == Kind::WRITE {
                 access.region.written_by(stream.axis);
             }
-            let report = with_state(&mut guards[guard], |region| {
+            with_state(&mut guards[guard], |region| {
                 region.ranges.touch(
                     access.start,
                     access.end,
@@ -95,14 +95,14 @@ impl<B: Backend> Inner<B> {
                     &who,
                     &self.axes,
                     self.config.max_ranges,
+                    &mut report,
                 )
             });
-            seal |= report.seal;
-            if report.any() {
-                self.count_touch(&report);
-            }
         }
-        seal
+        if report.any() {
+            self.count_touch(&report);
+        }
+        report.seal
     }
 
     /// The seals that follow a submission. The event right behind it, if there is one.
