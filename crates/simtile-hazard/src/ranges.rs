@@ -312,11 +312,14 @@ impl Range {
                 return;
             }
             // Read, and read again, what the same stream has written.
-            [first, last] if first.axis == who.axis && last.axis == who.axis && kind == last.kind => {
-                if kind != Kind::WRITE {
-                    last.epoch = epoch;
-                    return;
-                }
+            [first, last]
+                if first.axis == who.axis
+                    && last.axis == who.axis
+                    && kind == last.kind
+                    && kind != Kind::WRITE =>
+            {
+                last.epoch = epoch;
+                return;
             }
             _ => {}
         }
