@@ -3,6 +3,7 @@
 //! `bench CONTENDER [ROW…] [--pairs N] [--batch N] [--json]`; contenders and rows: `bench list`. See README.md.
 
 mod cudarc_safe;
+mod ours;
 mod pairs;
 #[cfg(feature = "peer")]
 mod peer;
@@ -16,6 +17,7 @@ use std::time::Duration;
 /// Each contender with the rows it has.
 const CONTENDERS: &[(&str, &[&str])] = &[
     ("raw", &["submit", "launch_and_wait", "alloc_drop", "threads_8", "copy_compute_copy", "fork_join"]),
+    ("simtile", &["submit", "submit_shared", "launch_and_wait", "alloc_drop", "threads_8"]),
     ("cudarc", &["submit", "launch_and_wait", "alloc_drop", "threads_8"]),
     #[cfg(feature = "peer")]
     ("peer", &["submit_safe", "submit_unsafe", "launch_and_wait", "alloc_drop"]),
@@ -132,6 +134,19 @@ fn one(raw: &Raw, contender: &str, row: &str, options: &Options) -> Result<Row> 
         ("raw", "fork_join") => {
             measure(&name, pipeline, &mut ForkJoin::new(raw, KERNEL_NS)?, &mut ForkJoin::new(raw, KERNEL_NS)?)
         }
+        ("simtile", "submit") => {
+            measure(&name, plan, &mut raw::Submit(stream()?), &mut ours::Submit::new(false)?)
+        }
+        ("simtile", "submit_shared") => {
+            measure(&name, plan, &mut raw::Submit(stream()?), &mut ours::Submit::new(true)?)
+        }
+        ("simtile", "launch_and_wait") => {
+            measure(&name, plan, &mut raw::LaunchAndWait(stream()?), &mut ours::LaunchAndWait::new()?)
+        }
+        ("simtile", "alloc_drop") => {
+            measure(&name, plan, &mut raw::AllocDrop(stream()?), &mut ours::AllocDrop::new()?)
+        }
+        ("simtile", "threads_8") => measure(&name, plan, &mut threads()?, &mut ours::Threads::new()?),
         ("cudarc", "submit") => measure(
             &name,
             plan,
