@@ -305,6 +305,24 @@ fn limits_and_policies_read_back() {
 }
 
 #[test]
+fn h2_a_primary_context_that_others_retain_stays_current() {
+    let sim = sim(1);
+    let (driver, mut theirs) = (sim.driver(), CUcontext::NULL);
+    // SAFETY: the out-pointer is valid for the call; the context is retained until the end of the test.
+    unsafe {
+        call!(driver, cuInit(0)).unwrap();
+        call!(driver, cuDevicePrimaryCtxRetain(&mut theirs, 0)).unwrap();
+        call!(driver, cuCtxSetCurrent(theirs)).unwrap();
+    }
+    let context = context(&sim, 0);
+    let buffer = DeviceBuffer::from_slice(&context.new_stream().unwrap(), &[1u8; 100]).unwrap();
+    drop((context, buffer));
+    assert!(simtile_core::drain_background(Duration::from_secs(10)));
+    assert_eq!(sim.counts().of(Entry::cuDevicePrimaryCtxRelease), 1);
+    assert_eq!(current(driver), theirs);
+}
+
+#[test]
 fn primary_contexts_are_retained_and_released_in_pairs() {
     let sim = sim(1);
     for _ in 0..20 {

@@ -84,8 +84,8 @@ impl Remains {
             // SAFETY: we created it, and no handle of ours is left.
             _ => unsafe { call!(driver, cuCtxDestroy(link.raw)) },
         };
-        if released.is_ok() && was_current {
-            // This thread must not go on with a context that may be dead.
+        if released.is_ok() && was_current && !self.goes_on() {
+            // This thread must not go on with a context that is dead.
             // SAFETY: null means: no context.
             let _ = unsafe { driver.cuCtxSetCurrent(CUcontext::NULL) };
         }
@@ -94,6 +94,20 @@ impl Remains {
             let _ = link.note(error);
             add(&super::CONTEXTS_KEPT, 1);
         }
+    }
+}
+
+impl Remains {
+    /// Whether somebody else retains the context that was just given back: it stays as current as it was.
+    fn goes_on(&self) -> bool {
+        let Owner::Primary = self.owner else { return false };
+        let link = &*self.shared.link;
+        let (mut flags, mut active) = (0, 0);
+        // SAFETY: the out-pointers are valid for the call.
+        let asked = unsafe {
+            link.driver().cuDevicePrimaryCtxGetState(link.device.cu_device(), &mut flags, &mut active)
+        };
+        asked.is_ok() && active != 0
     }
 }
 

@@ -15,6 +15,7 @@ crate::frame::registry::tests! { Driver, "peer";
     stream_waits_for_the_other_devices_event needs [TWO],
     event_of_the_other_device_is_refused needs [TWO],
     pool_memory_freed_on_the_other_devices_stream needs [TWO],
+    copies_of_pool_memory_between_devices needs [TWO],
 }
 
 /// Both devices, the first one current.
@@ -143,4 +144,21 @@ fn pool_memory_freed_on_the_other_devices_stream(cx: &Cx) -> Check {
     ok!(cx, cuMemFreeAsync(pointer, b))?;
     second.sync(b)?;
     first.sync(a)
+}
+
+/// A copy that names both contexts reaches pool memory without any grant of access; by addresses alone it is refused.
+fn copies_of_pool_memory_between_devices(cx: &Cx) -> Check {
+    let (first, second) = both(cx)?;
+    let (a, values) = (first.stream()?, (0..100_u32).map(|i| i ^ 5).collect::<Vec<_>>());
+    let (mut ours, mut theirs) = (0, 0);
+    ok!(cx, cuMemAllocAsync(&mut ours, 400, a))?;
+    ok!(cx, cuMemcpyHtoDAsync(ours, values.as_ptr().cast(), 400, a))?;
+    first.sync(a)?;
+    second.enter()?;
+    let b = second.stream()?;
+    ok!(cx, cuMemAllocAsync(&mut theirs, 400, b))?;
+    ok!(cx, cuMemcpyPeerAsync(theirs, second.context, ours, first.context, 400, b))?;
+    second.sync(b)?;
+    same("words copied", &second.read::<u32>(theirs, 100)?, &values)?;
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemcpyDtoDAsync(theirs, ours, 400, b))
 }

@@ -50,6 +50,8 @@ pub struct Transfer {
     pub height: u64,
     /// Slices.
     pub depth: u64,
+    /// Between devices by name (`cuMemcpyPeer`): each end is accessed by the device whose memory it is.
+    pub peer: bool,
 }
 
 /// A fill of `height` rows of `width` elements.
@@ -120,7 +122,14 @@ impl Side {
 impl Transfer {
     /// A copy of `bytes` bytes in one piece.
     pub const fn linear(to: Place, from: Place, bytes: u64) -> Self {
-        Self { to: Side::linear(to), from: Side::linear(from), width: bytes, height: 1, depth: 1 }
+        Self {
+            to: Side::linear(to),
+            from: Side::linear(from),
+            width: bytes,
+            height: 1,
+            depth: 1,
+            peer: false,
+        }
     }
 
     /// Whether there is nothing to copy.
@@ -138,6 +147,7 @@ impl Transfer {
     /// # Errors
     /// The access that may not.
     pub fn check(&self, space: &AddressSpace, view: View, device: i32) -> Result<(), MemoryFault> {
+        let device = if self.peer { AddressSpace::OWNER } else { device };
         for (side, access) in [(&self.from, Access::Read), (&self.to, Access::Write)] {
             if let Place::Memory(address) = side.place {
                 let Some(span) = side.span(self.width, self.height, self.depth) else {
@@ -187,6 +197,7 @@ impl Transfer {
         if self.is_empty() {
             return Ok(None);
         }
+        let view = &if self.peer { DeviceView { device: AddressSpace::OWNER, ..*view } } else { *view };
         let whole = |side: &Side| {
             (self.height == 1 || side.pitch == self.width)
                 && (self.depth == 1 || side.slice == self.width.saturating_mul(self.height))

@@ -369,8 +369,12 @@ impl AddressSpace {
         }
     }
 
+    /// In place of a device: the one whose memory it is.
+    pub const OWNER: i32 = i32::MIN;
+
     /// Why a device may not do this to an allocation, if it may not.
     pub fn refusal(&self, device: i32, allocation: &Allocation, access: Access) -> Option<FaultKind> {
+        let device = if device == Self::OWNER { allocation.device } else { device };
         match &allocation.rights {
             Some(rights) if rights.allow(device, access) => None,
             Some(rights) if rights.allow(device, Access::Read) => Some(FaultKind::ReadOnly),

@@ -113,6 +113,16 @@ fn linear(
     submit(call, stream, Transfer::linear(to, from, bytes as u64), returns)
 }
 
+/// A copy that names both contexts. They matter without unified addressing only; null and swapped ones are taken by the real
+/// driver. No access has to be granted: an H200 copies pool memory so, which by addresses alone it refuses.
+fn between(call: &Call<'_>, stream: &StreamRef, to: u64, from: u64, bytes: usize, returns: Returns) -> Res {
+    if bytes == 0 {
+        return Ok(());
+    }
+    let (to, from) = (place(call, Slot::Device, to)?, place(call, Slot::Device, from)?);
+    submit(call, stream, Transfer { peer: true, ..Transfer::linear(to, from, bytes as u64) }, returns)
+}
+
 /// One end of a copy of rows, as a descriptor gives it.
 struct End {
     kind: CUmemorytype,
@@ -177,7 +187,7 @@ fn rows(call: &Call<'_>, stream: &StreamRef, rows: &Rows, returns: Returns) -> R
         return Ok(());
     }
     let (to, from) = (rows.to.side(call, width, height)?, rows.from.side(call, width, height)?);
-    submit(call, stream, Transfer { to, from, width, height, depth }, returns)
+    submit(call, stream, Transfer { to, from, width, height, depth, peer: false }, returns)
 }
 
 fn rows_2d(c: &CUDA_MEMCPY2D) -> Rows {
@@ -251,7 +261,7 @@ fn rows_3d(c: &CUDA_MEMCPY3D) -> Rows {
 pub(crate) fn transfer_3d(call: &Call<'_>, copy: &CUDA_MEMCPY3D, device: i32) -> Res<Transfer> {
     let Rows { to, from, width, height, depth } = rows_3d(copy);
     let (to, from) = (to.side(call, width, height)?, from.side(call, width, height)?);
-    let copy = Transfer { to, from, width, height, depth };
+    let copy = Transfer { to, from, width, height, depth, peer: false };
     copy.check(&call.core.space, View::Submission, device).map_err(|_| INVALID)?;
     Ok(copy)
 }
@@ -293,13 +303,12 @@ entries! {
         linear(call, &call.stream(stream)?, (Slot::Device, to), (Slot::Device, from), bytes, Returns::Queued)
     }
 
-    // The contexts matter without unified addressing only; null and swapped ones are taken by the real driver.
     fn cuMemcpyPeer(call, to: CUdeviceptr, _to_context: CUcontext, from: CUdeviceptr, _from_context: CUcontext, bytes: usize) {
-        linear(call, &legacy(call)?, (Slot::Device, to), (Slot::Device, from), bytes, Returns::Done)
+        between(call, &legacy(call)?, to, from, bytes, Returns::Done)
     }
 
     fn cuMemcpyPeerAsync(call, to: CUdeviceptr, _to_context: CUcontext, from: CUdeviceptr, _from_context: CUcontext, bytes: usize, stream: CUstream) {
-        linear(call, &call.stream(stream)?, (Slot::Device, to), (Slot::Device, from), bytes, Returns::Queued)
+        between(call, &call.stream(stream)?, to, from, bytes, Returns::Queued)
     }
 
     fn cuMemcpy2D(call, copy: *const CUDA_MEMCPY2D) {

@@ -57,6 +57,7 @@ fn rectangles_go_row_by_row_and_end_with_the_last_byte() {
         width: 10,
         height: 4,
         depth: 1,
+        peer: false,
     };
     copy.check(&space, View::Submission, 0).unwrap();
     assert_eq!(copy.bytes(), 40);
