@@ -168,6 +168,12 @@ impl Window {
         self.touched.is_some()
     }
 
+    /// The backing behind the last access.
+    #[inline]
+    pub fn backing(&self) -> Option<&Arc<Backing>> {
+        self.last.as_ref().map(|hit| &hit.backing)
+    }
+
     /// The allocation behind the last access.
     pub fn allocation(&self) -> Option<&Arc<Allocation>> {
         self.last.as_ref().map(|hit| &hit.allocation)

@@ -128,8 +128,12 @@ fn mask(shift: u64, bytes: u64) -> u64 {
 #[inline]
 fn set(word: &AtomicU64, mask: u64) {
     // Most stores hit bytes that were written before: a plain load saves the locked operation.
-    if word.load(Ordering::Relaxed) & mask != mask {
-        word.fetch_or(mask, Ordering::Relaxed);
+    match word.load(Ordering::Relaxed) & mask == mask {
+        true => {}
+        false if mask == u64::MAX => word.store(mask, Ordering::Relaxed),
+        false => {
+            word.fetch_or(mask, Ordering::Relaxed);
+        }
     }
 }
 

@@ -10,10 +10,41 @@ use simtile_image::ptx::Type;
 pub(super) type Lanes = [u64; 32];
 
 /// Computes a register from up to three others. The last argument is the instruction's mode word.
-pub(super) type LaneFn = fn(&mut Lanes, [&Lanes; 3], u32);
+pub(super) type LaneFn = Versioned<unsafe fn(&mut Lanes, [&Lanes; 3], u32)>;
 
 /// Computes a mask of lanes from up to three registers.
-pub(super) type TestFn = fn([&Lanes; 3], u32) -> u32;
+pub(super) type TestFn = Versioned<unsafe fn([&Lanes; 3], u32) -> u32>;
+
+/// A loop over lanes in the version for this machine's vector unit.
+///
+/// Only [`versions`](super::lanes::versions) makes one, and it has asked the machine. So the function may be
+/// called, although its type says `unsafe`: nothing but a missing vector unit could go wrong.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Versioned<F>(F);
+
+impl<F> Versioned<F> {
+    /// # Safety
+    /// The machine has whatever vector unit the function was compiled for.
+    pub(super) const unsafe fn new(f: F) -> Self {
+        Self(f)
+    }
+}
+
+impl LaneFn {
+    #[inline(always)]
+    pub(super) fn run(self, out: &mut Lanes, sources: [&Lanes; 3], mode: u32) {
+        // SAFETY: by the contract of `new`, the machine can run it.
+        unsafe { (self.0)(out, sources, mode) }
+    }
+}
+
+impl TestFn {
+    #[inline(always)]
+    pub(super) fn run(self, sources: [&Lanes; 3], mode: u32) -> u32 {
+        // SAFETY: as above.
+        unsafe { (self.0)(sources, mode) }
+    }
+}
 
 /// Computes a register and the new carry mask from three registers and the old carry mask.
 pub(super) type CarryFn = fn(&mut Lanes, [&Lanes; 3], u32) -> u32;
@@ -483,6 +514,8 @@ pub(super) struct Func {
     pub start: u32,
     pub regs: u32,
     pub preds: u32,
+    /// Registers that are zero when a warp starts; the others are written before they are read.
+    pub clear: Vec<Slot>,
     pub constants: Vec<Lanes>,
     /// Bytes of its stack frame.
     pub frame: u32,

@@ -146,16 +146,47 @@ impl Exact {
     }
 }
 
-/// Rounds an `f64` to a narrower format. NaN becomes the format's positive quiet NaN with all bits set.
+/// Rounds an `f64` to a narrower format (`f64` itself stays as it is). NaN becomes the format's positive quiet NaN
+/// with all bits set.
+///
+/// As [`Exact::round`], in 64 bits and without branches that depend on the value.
+#[inline(always)]
 pub(super) fn narrow(x: f64, format: Format, rounding: u32) -> u64 {
-    let sign = u64::from(x.is_sign_negative()) << (format.exponent + format.mantissa);
+    let magnitude = x.to_bits() & !(1 << 63);
+    let negative = x.is_sign_negative();
+    let sign = u64::from(negative) << (format.exponent + format.mantissa);
     if x.is_nan() {
         return (1 << (format.exponent + format.mantissa)) - 1;
     }
-    if x.is_infinite() {
-        return sign | format.infinity();
+    if format.mantissa == F64.mantissa {
+        return x.to_bits();
     }
-    Exact::from_f64(x).round(format, rounding)
+    let field = (magnitude >> 52) as i32;
+    let fraction = magnitude & ((1 << 52) - 1);
+    // What is subnormal here lies far below every narrower format: its exponent does not matter.
+    let full = if field == 0 { fraction } else { fraction | 1 << 52 };
+    let (exponent, least) = (field - F64.bias(), 1 - format.bias());
+    let missing = (least - exponent).max(0);
+    let drop = (52 - format.mantissa as i32 + missing).min(63) as u32;
+    let (kept, rest, half) = (full >> drop, full & ((1 << drop) - 1), 1u64 << (drop - 1));
+    let up = match rounding & mode::ROUNDING {
+        mode::RN => rest > half || rest == half && kept & 1 != 0,
+        mode::RNA => rest >= half,
+        mode::RM => negative && rest != 0,
+        mode::RP => !negative && rest != 0,
+        _ => false,
+    };
+    // A carry out of the fraction is one into the exponent.
+    let scale = (exponent - least).max(0) as u64;
+    let bits = (scale << format.mantissa) + kept + u64::from(up);
+    let infinite = match rounding & mode::ROUNDING {
+        mode::RN | mode::RNA => true,
+        mode::RM => negative,
+        mode::RP => !negative,
+        _ => false,
+    };
+    let most = format.infinity() - u64::from(!infinite && x.is_finite());
+    sign | bits.min(most)
 }
 
 /// The value of any format up to `f64`.
@@ -180,6 +211,7 @@ fn pow2(power: i32) -> f64 {
 }
 
 /// Sets the last bit of `r` if the exact result differs from it: `error` has the sign of exact − r.
+#[inline(always)]
 fn odd(r: f64, error: f64) -> f64 {
     if error == 0.0 || error.is_nan() || !r.is_finite() {
         return r;
@@ -196,6 +228,7 @@ fn odd(r: f64, error: f64) -> f64 {
 }
 
 /// a + b rounded to odd.
+#[inline(always)]
 pub(super) fn odd_add(a: f64, b: f64) -> f64 {
     let s = a + b;
     let t = s - a;
@@ -203,11 +236,13 @@ pub(super) fn odd_add(a: f64, b: f64) -> f64 {
 }
 
 /// a · b + c rounded to odd, where a · b is exact in `f64` (both of 26 bits or fewer).
+#[inline(always)]
 pub(super) fn odd_fma(a: f64, b: f64, c: f64) -> f64 {
     odd_add(a * b, c)
 }
 
 /// a / b rounded to odd, for operands of `f32` and narrower.
+#[inline(always)]
 pub(super) fn odd_div(a: f64, b: f64) -> f64 {
     let q = a / b;
     if !q.is_finite() || b == 0.0 || b.is_infinite() {
@@ -218,6 +253,7 @@ pub(super) fn odd_div(a: f64, b: f64) -> f64 {
 }
 
 /// √a rounded to odd, for operands of `f32` and narrower.
+#[inline(always)]
 pub(super) fn odd_sqrt(a: f64) -> f64 {
     let q = a.sqrt();
     if !q.is_finite() || q == 0.0 { q } else { odd(q, (-q).mul_add(q, a)) }
@@ -225,6 +261,7 @@ pub(super) fn odd_sqrt(a: f64) -> f64 {
 
 /// The NaN that the hardware gives: that of the first operand that is one, quiet; else a new one. Processors
 /// choose in other ways, and so do compilers.
+#[inline]
 fn nan_of(r: f64, operands: &[f64]) -> f64 {
     if !r.is_nan() {
         return r;
@@ -326,6 +363,10 @@ mod tests {
         }
     }
 
+    fn x_of(a: f64) -> Option<Exact> {
+        a.is_finite().then(|| Exact::from_f64(a))
+    }
+
     /// Operands with random exponents, close exponents and special values.
     fn operands(next: &mut impl FnMut() -> u64) -> (f64, f64, f64) {
         let mut one = || match next() % 8 {
@@ -354,6 +395,17 @@ mod tests {
                 "{a:e} {b:e} {c:e}"
             );
             assert_eq!(narrow(a, F32, mode::RN), u64::from((a as f32).to_bits()), "{a:e}");
+            for format in [F16, BF16, TF32, F32, Format { exponent: 5, mantissa: 2 }] {
+                for rounding in [mode::RN, mode::RZ, mode::RM, mode::RP, mode::RNA] {
+                    // Also near the format's own range.
+                    for a in [a, f64::from_bits(a.to_bits() & !(0x7F << 56) | 0x3F << 56), a * 1e-8, a * 1e30]
+                    {
+                        let (got, right) =
+                            (narrow(a, format, rounding), x_of(a).map(|x| x.round(format, rounding)));
+                        assert_eq!(Some(got), right.or(Some(got)), "{a:e} {format:?} {rounding}");
+                    }
+                }
+            }
             // `half` 2.7 looks at the upper 32 bits only: whether anything is below goes into their last.
             let upper = a.to_bits() & !0xFFFF_FFFF | u64::from(a.to_bits() as u32 != 0) << 32;
             let seen = f64::from_bits(upper | a.to_bits() & 1 << 32);

@@ -1,6 +1,7 @@
 //! A loaded PTX module with memory: enough of a driver to launch its kernels.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use simtile_sim::check::AccessLog;
 use simtile_sim::exec::{DeviceTraits, ExecContext, Finding, KernelFault, LaunchSpec, LoadFault, Program};
 use simtile_sim::memory::{AddressSpace, DeviceView, MemoryKind};
 use simtile_sim::ptx;
@@ -167,6 +168,17 @@ impl Machine {
 
     /// Launches a kernel with arguments as bytes, one piece a parameter.
     pub fn launch(&self, name: &str, shape: Shape, args: &[&[u8]]) -> Result<(), KernelFault> {
+        self.launch_in(DeviceView::new(&self.space, 0), name, shape, args)
+    }
+
+    /// As [`Machine::launch`], in a view of the memory.
+    pub fn launch_in(
+        &self,
+        memory: DeviceView<'_>,
+        name: &str,
+        shape: Shape,
+        args: &[&[u8]],
+    ) -> Result<(), KernelFault> {
         let number =
             self.program.kernels().iter().position(|k| k.name == name).expect("a kernel of this name");
         let info = &self.program.kernels()[number];
@@ -190,7 +202,7 @@ impl Machine {
         let print = |bytes: &[u8]| self.printed.lock().unwrap().extend_from_slice(bytes);
         let report = |finding: Finding| self.findings.lock().unwrap().push(finding);
         let context = ExecContext {
-            memory: DeviceView::new(&self.space, 0),
+            memory,
             globals: &self.globals,
             grid_workspace: self.workspace,
             step_limit: self.step_limit,
@@ -203,6 +215,16 @@ impl Machine {
             device: H200,
         };
         self.program.run(number, &launch, &context)
+    }
+
+    /// As [`Machine::clean`], with every access logged as for the race checker.
+    pub fn logged(&self, name: &str, shape: Shape, args: &[&[u8]]) {
+        let log = AccessLog::new();
+        let view = DeviceView::new(&self.space, 0).logged(&log);
+        if let Err(fault) = self.launch_in(view, name, shape, args) {
+            panic!("{name}: {fault}");
+        }
+        assert!(!log.into_maps().is_empty(), "{name} touches memory");
     }
 
     /// As [`Machine::launch`]; any fault or finding fails the test.

@@ -4,6 +4,7 @@
 //! is not built is refused with its name and line; a malformed one says what is wrong with it.
 
 mod arith;
+mod clear;
 mod control;
 mod globals;
 mod insn;
@@ -365,8 +366,9 @@ impl<'a, 'm> Decoder<'a, 'm> {
         self.emit(Op::Ret)?;
         self.resolve_labels()?;
         let shape = control::shape(self.function).map_err(|what| malformed(self.function.line, what))?;
+        let clear = clear::needed(&self.image.code, start, self.names.regs);
         let func = &mut self.image.funcs[self.number as usize];
-        func.start = start;
+        (func.start, func.clear) = (start, clear);
         (func.regs, func.preds) = (self.names.regs, self.names.preds);
         func.constants = self.constants;
         func.frame = self.frame.next_multiple_of(16);

@@ -61,9 +61,8 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn new(run: &Run<'_>, _number: u64, corner: [u32; 3]) -> Self {
+    pub(super) fn new(run: &Run<'_>, corner: [u32; 3]) -> Self {
         let [cx, cy, cz] = run.launch.cluster;
-        let [gx, gy, _] = run.launch.grid.map(u64::from);
         let warps_a_block = run.threads.div_ceil(32);
         let mut cluster = Self {
             first_block: u64::MAX,
@@ -73,27 +72,49 @@ impl Cluster {
             turn: 0,
         };
         for rank in 0..cx * cy * cz {
-            let coords = [corner[0] + rank % cx, corner[1] + rank / cx % cy, corner[2] + rank / cx / cy];
-            let [x, y, z] = coords.map(u64::from);
-            let number = x + gx * (y + gy * z);
-            cluster.first_block = cluster.first_block.min(number);
-            let mut live = Vec::new();
-            for index in 0..warps_a_block {
-                let warp = Warp::new(run, rank as usize, index);
-                live.push(warp.valid);
-                cluster.warps.push(warp);
-            }
+            cluster.warps.extend((0..warps_a_block).map(|index| Warp::new(run, rank as usize, index)));
             cluster.blocks.push(Block {
-                coords,
-                number,
+                coords: [0; 3],
+                number: 0,
                 rank,
                 shared: Bytes::new(run.shared),
                 barriers: vec![Barrier::default(); 16],
-                live,
+                live: vec![0; warps_a_block as usize],
                 dirty: false,
             });
         }
+        cluster.place(run, corner);
         cluster
+    }
+
+    /// The same as a new one: what a finished cluster holds serves the next.
+    pub(super) fn restart(&mut self, run: &Run<'_>, corner: [u32; 3]) {
+        for block in &mut self.blocks {
+            block.shared.restart(run.shared);
+            block.barriers.fill(Barrier::default());
+            block.dirty = false;
+        }
+        self.warps.iter_mut().for_each(|warp| warp.restart(run));
+        self.barrier = ClusterBarrier::default();
+        self.turn = 0;
+        self.place(run, corner);
+    }
+
+    /// Puts the blocks where they belong in the grid, all their threads alive.
+    fn place(&mut self, run: &Run<'_>, corner: [u32; 3]) {
+        let [cx, cy, _] = run.launch.cluster;
+        let [gx, gy, _] = run.launch.grid.map(u64::from);
+        self.first_block = u64::MAX;
+        for block in &mut self.blocks {
+            let rank = block.rank;
+            block.coords = [corner[0] + rank % cx, corner[1] + rank / cx % cy, corner[2] + rank / cx / cy];
+            let [x, y, z] = block.coords.map(u64::from);
+            block.number = x + gx * (y + gy * z);
+            self.first_block = self.first_block.min(block.number);
+        }
+        for warp in &self.warps {
+            self.blocks[warp.block].live[warp.index as usize] = warp.valid;
+        }
     }
 
     /// Runs about `turn` instructions. True when all threads have ended.

@@ -1,12 +1,14 @@
 //! Clusters over worker threads.
 
 use super::cluster::Cluster;
+use super::memory::ROW;
 use crate::exec::{
     ExecContext, FaultReason, Finding, FindingKind, KernelFault, KernelInfo, LaunchSpec, Site,
 };
 use crate::memory::Window;
-use crate::ptx::code::{Func, NONE};
+use crate::ptx::code::{Func, Lanes, NONE};
 use crate::ptx::decode::Image;
+use crate::ptx::lanes::is_wide;
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +43,12 @@ pub(super) struct Worker<'r> {
     pub run: &'r Run<'r>,
     pub windows: Vec<Window>,
     pub clock: u64,
+    /// Whether the machine has the vector unit of the faster versions.
+    pub wide: bool,
+    /// Where a result lies until its active lanes are taken.
+    pub scratch: Lanes,
+    /// The bytes of a row on their way between registers and memory.
+    pub piece: Box<[u8; ROW]>,
     random: u64,
     seen: HashSet<(u32, &'static str)>,
 }
@@ -137,27 +145,36 @@ impl<'r> Run<'r> {
         let count = |i: usize| u64::from(self.launch.grid[i] / self.launch.cluster[i]);
         let (x, rest) = (number % count(0), number / count(0));
         let (y, z) = (rest % count(1), rest / count(1));
-        [x, y, z].iter().zip(self.launch.cluster).map(|(&at, n)| at as u32 * n).collect::<Vec<_>>()[..]
-            .try_into()
-            .unwrap_or_default()
+        let [a, b, c] = self.launch.cluster;
+        [x as u32 * a, y as u32 * b, z as u32 * c]
     }
 
     fn work(&'r self, number: u64, workers: u64) {
         let mut windows = Vec::new();
         windows.resize_with(self.image.caches as usize, Window::new);
         let random = mix(self.ctx.seed ^ self.launch.launch_id.rotate_left(32) ^ number << 56);
-        let mut worker = Worker { run: self, windows, clock: 0, random, seen: HashSet::new() };
+        let mut worker = Worker {
+            run: self,
+            windows,
+            clock: 0,
+            wide: is_wide(),
+            scratch: [0; 32],
+            piece: Box::new([0; ROW]),
+            random,
+            seen: HashSet::new(),
+        };
         let clusters = self.clusters();
         let mut resident = VecDeque::new();
+        let mut spare = None;
         if self.launch.cooperative {
             // All of them at once.
             for cluster in (number..clusters).step_by(workers as usize) {
-                resident.push_back(Cluster::new(self, cluster, self.corner(cluster)));
+                resident.push_back(Cluster::new(self, self.corner(cluster)));
             }
         }
         loop {
             if resident.is_empty() {
-                match self.take(clusters) {
+                match self.take(clusters, &mut spare) {
                     Some(cluster) => resident.push_back(cluster),
                     None => return,
                 }
@@ -168,11 +185,11 @@ impl<'r> Run<'r> {
             }
             let turn = if self.launch.cooperative { TURN / 16 } else { TURN };
             match cluster.run(&mut worker, turn) {
-                Ok(true) => {}
+                Ok(true) => spare = Some(cluster),
                 Ok(false) => {
                     resident.push_back(cluster);
                     if !self.launch.cooperative && resident.len() < RESIDENT {
-                        resident.extend(self.take(clusters));
+                        resident.extend(self.take(clusters, &mut spare));
                         // A fresh one goes first.
                         resident.rotate_right(usize::from(resident.len() > 1));
                     }
@@ -182,12 +199,23 @@ impl<'r> Run<'r> {
         }
     }
 
-    fn take(&'r self, clusters: u64) -> Option<Cluster> {
+    /// The next cluster, in what a finished one left.
+    fn take(&'r self, clusters: u64, spare: &mut Option<Cluster>) -> Option<Cluster> {
         if self.launch.cooperative || self.faulty.load(Ordering::Relaxed) != u64::MAX {
             return None;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        (number < clusters).then(|| Cluster::new(self, number, self.corner(number)))
+        if number >= clusters {
+            return None;
+        }
+        let corner = self.corner(number);
+        Some(match spare.take() {
+            Some(mut cluster) => {
+                cluster.restart(self, corner);
+                cluster
+            }
+            None => Cluster::new(self, corner),
+        })
     }
 
     fn fail(&self, block: u64, fault: Box<KernelFault>) {

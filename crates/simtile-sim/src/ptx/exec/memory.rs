@@ -38,6 +38,21 @@ impl Bytes {
         }
     }
 
+    /// As new, with this length.
+    pub(super) fn restart(&mut self, len: usize) {
+        // Clearing no bytes at a pointer to nowhere takes some processors thousands of cycles.
+        if len == 0 && self.data.is_empty() {
+            return;
+        }
+        self.data.truncate(len);
+        self.written.truncate(len.div_ceil(64));
+        self.data.fill(0);
+        self.written.fill(0);
+        if self.data.len() < len {
+            self.grow(len);
+        }
+    }
+
     /// Makes a range count as never written.
     pub(super) fn forget(&mut self, from: usize, to: usize) {
         for at in from..to.min(self.data.len()) {
@@ -67,6 +82,38 @@ impl Bytes {
         }
         self.mark(offset, width);
         Some(())
+    }
+
+    /// A range, if it is inside and, should that matter, written.
+    fn get(&self, offset: u64, bytes: u64, check: bool) -> Option<&[u8]> {
+        let from = to_index(offset);
+        let found = self.data.get(from..from.checked_add(bytes as usize)?)?;
+        if check {
+            let mut at = from;
+            while at < from + found.len() {
+                let width = (64 - at % 64).min(from + found.len() - at);
+                if self.first_unwritten(at, width).is_some() {
+                    return None;
+                }
+                at += width;
+            }
+        }
+        Some(found)
+    }
+
+    /// Writes a range, if it is inside.
+    fn put(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        let from = to_index(offset);
+        let Some(end) = from.checked_add(bytes.len()) else { return false };
+        let Some(to) = self.data.get_mut(from..end) else { return false };
+        to.copy_from_slice(bytes);
+        let mut at = from;
+        while at < end {
+            let width = (64 - at % 64).min(end - at);
+            self.mark(at, width);
+            at += width;
+        }
+        true
     }
 
     #[inline]
@@ -155,6 +202,7 @@ impl Memory<'_, '_> {
     }
 
     /// Loads `n` elements of `width` bytes for each lane of a mask into `out`.
+    #[inline(always)]
     pub(super) fn load(
         &mut self,
         space: Space,
@@ -165,6 +213,12 @@ impl Memory<'_, '_> {
         out: &mut [Lanes],
     ) -> Result<()> {
         let total = u64::from(width) * out.len() as u64;
+        if mask == u32::MAX
+            && let Some(row) = Row::of(addresses, total)
+            && self.load_row(space, cache, width, row, out)
+        {
+            return Ok(());
+        }
         let all_global = match space {
             Space::Global => true,
             Space::Generic => each_lane(mask).all(|l| addresses[l] < window::SHARED),
@@ -189,6 +243,85 @@ impl Memory<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// The case that the lanes read one aligned, written piece of memory, or all the same bytes. False if something
+    /// is not as it should be: what, is found out lane by lane.
+    #[inline(always)]
+    fn load_row(&mut self, space: Space, cache: u32, width: u32, row: Row, out: &mut [Lanes]) -> bool {
+        let run = self.worker.run;
+        let check = run.ctx.check_uninitialised;
+        let bytes: &[u8] = match self.resolve(space, row.start) {
+            Place::Global(address) => {
+                let touch = if self.strong { Touch::Atomic } else { Touch::Read };
+                let worker = &mut *self.worker;
+                let Some(window) = worker.windows.get_mut(cache as usize) else { return false };
+                let Ok((backing, at)) = window.get(&run.ctx.memory, address, row.bytes) else { return false };
+                if check && !backing.is_written(at, row.bytes) {
+                    return false;
+                }
+                let Some(piece) = worker.piece.get_mut(..row.bytes as usize) else { return false };
+                backing.read(at, piece);
+                window.note(at, row.bytes, touch);
+                piece
+            }
+            Place::Shared(block, at) => match self.blocks[block].shared.get(at, row.bytes, check) {
+                Some(found) => found,
+                None => return false,
+            },
+            Place::Param(at) => {
+                let end = to_index(at).saturating_add(row.bytes as usize);
+                match run.launch.params.get(to_index(at)..end) {
+                    Some(found) => found,
+                    None => return false,
+                }
+            }
+            Place::Local(_) => return false,
+        };
+        let (width, stride) = (width as usize, row.stride as usize);
+        for (i, out) in out.iter_mut().enumerate() {
+            let bytes = &bytes[i * width..];
+            match width {
+                1 => unpack::<1>(bytes, stride, out, |b| u8::from_le_bytes(b).into()),
+                2 => unpack::<2>(bytes, stride, out, |b| u16::from_le_bytes(b).into()),
+                4 => unpack::<4>(bytes, stride, out, |b| u32::from_le_bytes(b).into()),
+                _ => unpack::<8>(bytes, stride, out, u64::from_le_bytes),
+            }
+        }
+        true
+    }
+
+    /// As [`Memory::load_row`], for stores to consecutive addresses.
+    #[inline(always)]
+    fn store_row(&mut self, space: Space, cache: u32, width: u32, row: Row, values: &[&Lanes]) -> bool {
+        let place = self.resolve(space, row.start);
+        let worker = &mut *self.worker;
+        let Some(bytes) = worker.piece.get_mut(..row.bytes as usize) else { return false };
+        let (width, stride) = (width as usize, row.stride as usize);
+        for (i, values) in values.iter().enumerate() {
+            let bytes = &mut bytes[i * width..];
+            match width {
+                1 => pack::<1>(bytes, stride, values, |v| (v as u8).to_le_bytes()),
+                2 => pack::<2>(bytes, stride, values, |v| (v as u16).to_le_bytes()),
+                4 => pack::<4>(bytes, stride, values, |v| (v as u32).to_le_bytes()),
+                _ => pack::<8>(bytes, stride, values, u64::to_le_bytes),
+            }
+        }
+        match place {
+            Place::Global(address) => {
+                let touch = if self.strong { Touch::Atomic } else { Touch::Write };
+                let Some(window) = worker.windows.get_mut(cache as usize) else { return false };
+                let view = &worker.run.ctx.memory;
+                let found = window.get_for(Access::Write, view, address, row.bytes);
+                let Ok((backing, at)) = found else { return false };
+                backing.write(at, bytes);
+                backing.mark_written(at, row.bytes);
+                window.note(at, row.bytes, touch);
+                true
+            }
+            Place::Shared(block, at) => self.blocks[block].shared.put(at, bytes),
+            _ => false,
+        }
     }
 
     /// The case that all lanes read written, aligned bytes of their own block. False if one does not: what is
@@ -249,13 +382,13 @@ impl Memory<'_, '_> {
         let Some(span) = (high - low).checked_add(total) else { return Ok(false) };
         let check = self.worker.run.ctx.check_uninitialised;
         let Some(window) = self.worker.windows.get_mut(cache as usize) else { return Ok(false) };
-        let Ok((backing, start)) = window.get(&view, low, span) else { return Ok(false) };
-        let backing = backing.clone();
+        let Ok((_, start)) = window.get(&view, low, span) else { return Ok(false) };
         let start = start.wrapping_sub(low);
         if window.is_logged() {
             let touch = if self.strong { Touch::Atomic } else { Touch::Read };
             each_lane(mask).for_each(|l| window.note(start.wrapping_add(addresses[l]), total, touch));
         }
+        let Some(backing) = window.backing() else { return Ok(false) };
         let mut unwritten = None;
         let whole = !check || span <= 1024 && backing.is_written(start.wrapping_add(low), span);
         for lane in each_lane(mask) {
@@ -429,6 +562,7 @@ impl Memory<'_, '_> {
     }
 
     /// Stores the elements of each lane of a mask.
+    #[inline(always)]
     pub(super) fn store(
         &mut self,
         space: Space,
@@ -439,6 +573,13 @@ impl Memory<'_, '_> {
         values: &[&Lanes],
     ) -> Result<()> {
         let total = u64::from(width) * values.len() as u64;
+        if mask == u32::MAX
+            && let Some(row) = Row::of(addresses, total)
+            && row.stride != 0
+            && self.store_row(space, cache, width, row, values)
+        {
+            return Ok(());
+        }
         let all_global = match space {
             Space::Global => true,
             Space::Generic => each_lane(mask).all(|l| addresses[l] < window::SHARED),
@@ -478,13 +619,13 @@ impl Memory<'_, '_> {
         let view = self.worker.run.ctx.memory;
         let Some(span) = (high - low).checked_add(total) else { return Ok(false) };
         let Some(window) = self.worker.windows.get_mut(cache as usize) else { return Ok(false) };
-        let Ok((backing, start)) = window.get_for(Access::Write, &view, low, span) else { return Ok(false) };
-        let backing = backing.clone();
+        let Ok((_, start)) = window.get_for(Access::Write, &view, low, span) else { return Ok(false) };
         let start = start.wrapping_sub(low);
         if window.is_logged() {
             let touch = if self.strong { Touch::Atomic } else { Touch::Write };
             each_lane(mask).for_each(|l| window.note(start.wrapping_add(addresses[l]), total, touch));
         }
+        let Some(backing) = window.backing() else { return Ok(false) };
         for lane in each_lane(mask) {
             let address = addresses[lane];
             if address & (total - 1) != 0 {
@@ -503,6 +644,62 @@ impl Memory<'_, '_> {
             backing.mark_written(offset, total);
         }
         Ok(true)
+    }
+}
+
+/// Most bytes of a row: 32 lanes with 32 bytes each.
+pub(super) const ROW: usize = 1024;
+
+/// Aligned accesses of a whole warp that lie one behind the other, or are all the same.
+#[derive(Clone, Copy)]
+struct Row {
+    start: u64,
+    /// Bytes from lane to lane, or 0.
+    stride: u64,
+    bytes: u64,
+}
+
+impl Row {
+    #[inline(always)]
+    fn of(addresses: &Lanes, total: u64) -> Option<Self> {
+        let start = addresses[0];
+        let stride = if addresses[1] == start { 0 } else { total };
+        let bytes = total + 31 * stride;
+        let mut other = start & (total - 1);
+        for (lane, address) in addresses.iter().enumerate() {
+            other |= address ^ start.wrapping_add(lane as u64 * stride);
+        }
+        // A row does not reach from one space of generic addresses into the next.
+        (other == 0 && (start ^ start.wrapping_add(bytes - 1)) >> 32 == 0).then_some(Self {
+            start,
+            stride,
+            bytes,
+        })
+    }
+}
+
+/// One element of each lane, from bytes that lie `stride` apart.
+#[inline(always)]
+fn unpack<const N: usize>(bytes: &[u8], stride: usize, out: &mut Lanes, value: impl Fn([u8; N]) -> u64) {
+    let element = |bytes: &[u8]| bytes.first_chunk::<N>().map_or(0, |bytes| value(*bytes));
+    if stride == 0 {
+        *out = [element(bytes); 32];
+    } else if stride == N {
+        out.iter_mut().zip(bytes.chunks_exact(N)).for_each(|(out, bytes)| *out = element(bytes));
+    } else {
+        out.iter_mut().zip(bytes.chunks(stride)).for_each(|(out, bytes)| *out = element(bytes));
+    }
+}
+
+/// The other way round.
+#[inline(always)]
+fn pack<const N: usize>(bytes: &mut [u8], stride: usize, values: &Lanes, element: impl Fn(u64) -> [u8; N]) {
+    if stride == N {
+        bytes.chunks_exact_mut(N).zip(values).for_each(|(to, &value)| to.copy_from_slice(&element(value)));
+    } else {
+        for (to, &value) in bytes.chunks_mut(stride).zip(values) {
+            to[..N].copy_from_slice(&element(value));
+        }
     }
 }
 

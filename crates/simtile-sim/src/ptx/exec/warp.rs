@@ -107,6 +107,31 @@ pub(super) fn lanes_of<'a>(regs: &'a [Lanes], constants: &'a [Lanes], slot: Slot
     if slot & CONSTANT != 0 { &constants[(slot ^ CONSTANT) as usize] } else { &regs[slot as usize] }
 }
 
+/// A register to write and three slots to read, if it is none of them.
+#[inline(always)]
+fn apart<'a>(
+    regs: &'a mut [Lanes],
+    constants: &'a [Lanes],
+    dst: Slot,
+    src: [Slot; 3],
+) -> Option<(&'a mut Lanes, [&'a Lanes; 3])> {
+    let count = regs.len();
+    if src.contains(&dst) || dst as usize >= count {
+        return None;
+    }
+    let base = regs.as_mut_ptr();
+    let read = |slot: Slot| {
+        if slot & CONSTANT != 0 {
+            return &constants[(slot ^ CONSTANT) as usize];
+        }
+        assert!((slot as usize) < count);
+        // SAFETY: in bounds, and no register that `dst` borrows for writing.
+        unsafe { &*base.add(slot as usize) }
+    };
+    // SAFETY: in bounds; the sources are other registers, or constants.
+    Some((unsafe { &mut *base.add(dst as usize) }, src.map(read)))
+}
+
 /// Puts the active lanes of `value` into a register.
 #[inline(always)]
 pub(super) fn put(register: &mut Lanes, value: &Lanes, mask: u32) {
@@ -159,15 +184,7 @@ impl Warp {
             block,
             index,
             valid,
-            groups: vec![Group {
-                mask: valid,
-                pc: run.func.start,
-                depth: 0,
-                func: run.entry,
-                steps: 0,
-                stamp: 0,
-                wait: Wait::Ready,
-            }],
+            groups: Vec::new(),
             frames: Vec::new(),
             thread,
             local: Box::new(std::array::from_fn(|_| Bytes::new(frame))),
@@ -178,7 +195,33 @@ impl Warp {
             quantum: QUANTUM,
         };
         warp.room(0, run.func.regs, run.func.preds);
+        warp.restart(run);
         warp
+    }
+
+    /// Makes it the same warp of another block, about to start.
+    pub(super) fn restart(&mut self, run: &Run<'_>) {
+        let start = Group {
+            mask: self.valid,
+            pc: run.func.start,
+            depth: 0,
+            func: run.entry,
+            steps: 0,
+            stamp: 0,
+            wait: Wait::Ready,
+        };
+        self.groups.clear();
+        self.groups.push(start);
+        let Some((first, deeper)) = self.frames.split_first_mut() else { return };
+        run.func.clear.iter().for_each(|&slot| first.regs[slot as usize] = [0; 32]);
+        first.preds.iter_mut().for_each(|p| *p = 0);
+        for frame in deeper {
+            frame.regs.iter_mut().for_each(|r| *r = [0; 32]);
+            frame.preds.iter_mut().for_each(|p| *p = 0);
+        }
+        self.local.iter_mut().for_each(|local| local.restart(run.func.frame as usize));
+        (self.carry, self.exited, self.rotate, self.quantum) = (0, 0, false, QUANTUM);
+        self.cluster_phase = [u32::MAX; 32];
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -277,6 +320,37 @@ impl Warp {
     fn execute(
         &mut self,
         group: &mut Group,
+        stop: u32,
+        quantum: &mut i64,
+        slice: &mut i64,
+        env: &mut Env<'_, '_>,
+    ) -> Result<Stop> {
+        #[cfg(target_arch = "x86_64")]
+        if env.worker.wide {
+            // SAFETY: `wide` says that the machine has what the function is compiled for.
+            return unsafe { self.execute_wide(group, stop, quantum, slice, env) };
+        }
+        self.execute_any(group, stop, quantum, slice, env)
+    }
+
+    /// [`Warp::execute_any`], compiled for the vector unit that [`is_wide`](crate::ptx::lanes::is_wide) asks for.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+    fn execute_wide(
+        &mut self,
+        group: &mut Group,
+        stop: u32,
+        quantum: &mut i64,
+        slice: &mut i64,
+        env: &mut Env<'_, '_>,
+    ) -> Result<Stop> {
+        self.execute_any(group, stop, quantum, slice, env)
+    }
+
+    #[inline(always)]
+    fn execute_any(
+        &mut self,
+        group: &mut Group,
         mut stop: u32,
         quantum: &mut i64,
         slice: &mut i64,
@@ -317,15 +391,21 @@ impl Warp {
             }
             match &insn.op {
                 Op::Alu { f, mode, dst, src: [a, b, c] } => {
-                    let mut out = [0; 32];
-                    let regs = &frame.regs;
-                    let sources = [
-                        lanes_of(regs, constants, *a),
-                        lanes_of(regs, constants, *b),
-                        lanes_of(regs, constants, *c),
-                    ];
-                    f(&mut out, sources, *mode);
-                    put(&mut frame.regs[*dst as usize], &out, mask);
+                    if mask == u32::MAX
+                        && let Some((out, sources)) = apart(&mut frame.regs, constants, *dst, [*a, *b, *c])
+                    {
+                        f.run(out, sources, *mode);
+                    } else {
+                        let out = &mut env.worker.scratch;
+                        let regs = &frame.regs;
+                        let sources = [
+                            lanes_of(regs, constants, *a),
+                            lanes_of(regs, constants, *b),
+                            lanes_of(regs, constants, *c),
+                        ];
+                        f.run(out, sources, *mode);
+                        put(&mut frame.regs[*dst as usize], out, mask);
+                    }
                 }
                 Op::Test { f, mode, src: [a, b, c], yes, no, logic, with } => {
                     let regs = &frame.regs;
@@ -334,7 +414,7 @@ impl Warp {
                         lanes_of(regs, constants, *b),
                         lanes_of(regs, constants, *c),
                     ];
-                    let result = f(sources, *mode);
+                    let result = f.run(sources, *mode);
                     let with = pred_of(&frame.preds, *with);
                     put_pred(&mut frame.preds, *yes, logic.apply(result, with), mask);
                     put_pred(&mut frame.preds, *no, logic.apply(!result, with), mask);
@@ -418,7 +498,7 @@ impl Warp {
                         lanes_of(regs, constants, *b),
                         lanes_of(regs, constants, *c),
                     ];
-                    let result = logic.apply(f(sources, *mode), pred_of(&frame.preds, *with));
+                    let result = logic.apply(f.run(sources, *mode), pred_of(&frame.preds, *with));
                     let out: Lanes = std::array::from_fn(|l| if result >> l & 1 != 0 { *truth } else { 0 });
                     put(&mut frame.regs[*dst as usize], &out, mask);
                 }

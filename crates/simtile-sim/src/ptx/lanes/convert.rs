@@ -87,11 +87,6 @@ impl Kind {
             _ => F64,
         }
     }
-
-    fn range(self) -> (i128, i128) {
-        let bits = self.bits();
-        if self.is_signed() { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) }
-    }
 }
 
 const DST_SHIFT: u32 = 16;
@@ -100,6 +95,46 @@ const SRC_SHIFT: u32 = 20;
 /// The mode word of a conversion.
 pub(in crate::ptx) fn mode_word(dst: Kind, src: Kind, flags: u32) -> u32 {
     flags | (dst as u32) << DST_SHIFT | (src as u32) << SRC_SHIFT
+}
+
+/// One loop for each pair of kinds.
+macro_rules! pairs {
+    ($dst:expr, $src:expr) => {
+        match $src {
+            Kind::U8 => pairs!(@ $dst, U8),
+            Kind::U16 => pairs!(@ $dst, U16),
+            Kind::U32 => pairs!(@ $dst, U32),
+            Kind::U64 => pairs!(@ $dst, U64),
+            Kind::S8 => pairs!(@ $dst, S8),
+            Kind::S16 => pairs!(@ $dst, S16),
+            Kind::S32 => pairs!(@ $dst, S32),
+            Kind::S64 => pairs!(@ $dst, S64),
+            Kind::F16 => pairs!(@ $dst, F16),
+            Kind::Bf16 => pairs!(@ $dst, Bf16),
+            Kind::F64 => pairs!(@ $dst, F64),
+            Kind::F32 | Kind::Tf32 => pairs!(@ $dst, F32),
+        }
+    };
+    (@ $dst:expr, $src:ident) => {
+        match $dst {
+            Kind::U8 => pairs!(@@ U8, $src),
+            Kind::U16 => pairs!(@@ U16, $src),
+            Kind::U32 => pairs!(@@ U32, $src),
+            Kind::U64 => pairs!(@@ U64, $src),
+            Kind::S8 => pairs!(@@ S8, $src),
+            Kind::S16 => pairs!(@@ S16, $src),
+            Kind::S32 => pairs!(@@ S32, $src),
+            Kind::S64 => pairs!(@@ S64, $src),
+            Kind::F16 => pairs!(@@ F16, $src),
+            Kind::Bf16 => pairs!(@@ Bf16, $src),
+            Kind::F32 => pairs!(@@ F32, $src),
+            Kind::F64 => pairs!(@@ F64, $src),
+            Kind::Tf32 => pairs!(@@ Tf32, $src),
+        }
+    };
+    (@@ $dst:ident, $src:ident) => {
+        lanes!(|a: u64; m| one(a, Kind::$dst, Kind::$src, m))
+    };
 }
 
 /// The loop for a conversion whose mode word is `m`.
@@ -124,7 +159,7 @@ pub(in crate::ptx) fn scalar(m: u32) -> LaneFn {
         (Kind::F32, Kind::Bf16) if flags == 0 => lanes!(|a: u16| u32::from(a) << 16),
         (Kind::F16, Kind::F32) if flags == 0 => lanes!(|a: f32| half::from_f32(false, a)),
         (Kind::Bf16, Kind::F32) if flags == 0 => lanes!(|a: f32| half::from_f32(true, a)),
-        _ => lanes!(|a: u64; m| convert(a, m)),
+        _ => pairs!(dst, src),
     }
 }
 
@@ -136,11 +171,16 @@ fn kinds(m: u32) -> (Kind, Kind) {
 /// One value, from the low bits of `a`.
 pub(in crate::ptx) fn convert(a: u64, m: u32) -> u64 {
     let (dst, src) = kinds(m);
+    one(a, dst, src, m)
+}
+
+#[inline(always)]
+fn one(a: u64, dst: Kind, src: Kind, m: u32) -> u64 {
     match (dst.is_float(), src.is_float()) {
         (false, false) => {
-            let value = integer(a, src);
-            let value = if m & mode::SAT != 0 { clamp(value, dst) } else { value };
-            value as u64 & mask(dst.bits())
+            let wide = integer(a, src);
+            let value = if m & mode::SAT != 0 { clamp(wide, src, dst) } else { wide };
+            value & mask(dst.bits())
         }
         (false, true) => {
             let x = float(a, src, m);
@@ -149,20 +189,30 @@ pub(in crate::ptx) fn convert(a: u64, m: u32) -> u64 {
                 let wide = dst.bits() == 64 || src == Kind::F64;
                 return if wide { 1 << (dst.bits() - 1) } else { 0 };
             }
-            // Beyond 2^64 every integer type is saturated anyway.
-            let value = round(x, m).clamp(-1e30, 1e30) as i128;
-            clamp(value, dst) as u64 & mask(dst.bits())
+            let x = round(x, m);
+            // Rust's conversions saturate, as PTX's do.
+            match dst {
+                Kind::U8 => (x as u8).put(),
+                Kind::U16 => (x as u16).put(),
+                Kind::U32 => (x as u32).put(),
+                Kind::S8 => (x as i8).put(),
+                Kind::S16 => (x as i16).put(),
+                Kind::S32 => (x as i32).put(),
+                Kind::S64 => (x as i64).put(),
+                _ => x as u64,
+            }
         }
         (true, false) => {
             let value = integer(a, src);
-            let exact = Exact::integer(value < 0, value.unsigned_abs());
-            let bits = exact.round(dst.format(), m & mode::ROUNDING);
-            let one = Exact::integer(false, 1).round(dst.format(), 0);
-            match m & mode::SAT != 0 {
-                true if value <= 0 => 0,
-                true => one,
-                false => bits,
+            let negative = src.is_signed() && (value as i64) < 0;
+            if m & mode::SAT != 0 {
+                return if negative || value == 0 { 0 } else { soft::narrow(1.0, dst.format(), mode::RN) };
             }
+            if src.bits() < 64 {
+                return soft::narrow(value as i64 as f64, dst.format(), m & mode::ROUNDING);
+            }
+            let magnitude = if negative { value.wrapping_neg() } else { value };
+            Exact::integer(negative, magnitude.into()).round(dst.format(), m & mode::ROUNDING)
         }
         (true, true) => float_to_float(a, dst, src, m),
     }
@@ -170,6 +220,7 @@ pub(in crate::ptx) fn convert(a: u64, m: u32) -> u64 {
 
 /// What the hardware makes of a NaN. With `f64` on either side sign and payload survive as far as there is room,
 /// and the NaN is quiet; others become one NaN.
+#[inline(always)]
 fn nan_to_float(a: u64, dst: Kind, src: Kind, m: u32) -> u64 {
     match (dst, src) {
         (Kind::F64, Kind::F64) => a,
@@ -187,6 +238,7 @@ fn nan_to_float(a: u64, dst: Kind, src: Kind, m: u32) -> u64 {
     }
 }
 
+#[inline(always)]
 fn float_to_float(a: u64, dst: Kind, src: Kind, m: u32) -> u64 {
     let saturate = m & mode::SAT != 0;
     // A half has room for what `f32` flushes: `.ftz` does nothing there.
@@ -211,6 +263,7 @@ fn float_to_float(a: u64, dst: Kind, src: Kind, m: u32) -> u64 {
     if dst == Kind::F32 { f32::put(flush(f32::get(bits), m)) } else { bits }
 }
 
+#[inline(always)]
 fn float(a: u64, src: Kind, m: u32) -> f64 {
     match src {
         Kind::F32 | Kind::Tf32 => flush(f32::from_bits(a as u32), m).into(),
@@ -219,6 +272,7 @@ fn float(a: u64, src: Kind, m: u32) -> f64 {
     }
 }
 
+#[inline(always)]
 fn round(x: f64, m: u32) -> f64 {
     match m & mode::ROUNDING {
         mode::RZ => x.trunc(),
@@ -229,16 +283,32 @@ fn round(x: f64, m: u32) -> f64 {
     }
 }
 
-fn integer(a: u64, src: Kind) -> i128 {
+/// Extended to 64 bits by its own sign.
+#[inline(always)]
+fn integer(a: u64, src: Kind) -> u64 {
     let shift = 64 - src.bits();
-    if src.is_signed() { i128::from((a << shift) as i64 >> shift) } else { i128::from(a << shift >> shift) }
+    if src.is_signed() { ((a << shift) as i64 >> shift) as u64 } else { a << shift >> shift }
 }
 
-fn clamp(value: i128, dst: Kind) -> i128 {
-    let (low, high) = dst.range();
-    value.clamp(low, high)
+/// An extended integer cut to what `dst` holds.
+#[inline(always)]
+fn clamp(value: u64, src: Kind, dst: Kind) -> u64 {
+    let bits = dst.bits() - u32::from(dst.is_signed());
+    let most = u64::MAX >> (64 - bits);
+    if !src.is_signed() {
+        return value.min(most);
+    }
+    let least = if dst.is_signed() { -1 - most as i64 } else { 0 };
+    if (value as i64) < least {
+        least as u64
+    } else if (value as i64) > 0 {
+        value.min(most)
+    } else {
+        value
+    }
 }
 
+#[inline(always)]
 fn mask(bits: u32) -> u64 {
     if bits == 64 { u64::MAX } else { (1 << bits) - 1 }
 }
@@ -320,9 +390,8 @@ fn eighth(x: f64, m: u32) -> u8 {
 pub(in crate::ptx) fn pack_integers() -> LaneFn {
     lanes!(|a: u32, b: u32, c: u32; m| {
         let (dst, _) = kinds(m);
-        let signed_source = m & mode::OWN == 0;
-        let source = |v: u32| if signed_source { i128::from(v as i32) } else { i128::from(v) };
-        let one = |v: u32| (clamp(source(v), dst) as u64 & mask(dst.bits())) as u32;
+        let src = if m & mode::OWN == 0 { Kind::S32 } else { Kind::U32 };
+        let one = |v: u32| (clamp(integer(v.into(), src), src, dst) & mask(dst.bits())) as u32;
         let low = one(b) | one(a) << dst.bits();
         if dst.bits() == 8 { low | c << 16 } else { low }
     })

@@ -5,13 +5,13 @@ use crate::ptx::code::{LaneFn, mode};
 use crate::ptx::soft;
 
 /// Flushes a subnormal to a zero of its sign if the mode says so.
-#[inline]
+#[inline(always)]
 pub(in crate::ptx) fn flush(x: f32, m: u32) -> f32 {
     if m & mode::FTZ != 0 && x.is_subnormal() { 0f32.copysign(x) } else { x }
 }
 
 /// Flush, saturation and relu of a result.
-#[inline]
+#[inline(always)]
 fn finish(x: f32, m: u32) -> f32 {
     let x = flush(x, m);
     if m & mode::SAT != 0 {
@@ -24,14 +24,17 @@ fn finish(x: f32, m: u32) -> f32 {
     x
 }
 
+#[inline(always)]
 fn finish64(x: f64, m: u32) -> f64 {
     if m & mode::SAT != 0 { if x > 0.0 { x.min(1.0) } else { 0.0 } } else { x }
 }
 
+#[inline(always)]
 fn f32_of(odd: f64, m: u32) -> f32 {
     f32::from_bits(soft::narrow(odd, soft::F32, m & mode::ROUNDING) as u32)
 }
 
+#[inline(always)]
 pub(in crate::ptx) fn add32(a: f32, b: f32, m: u32) -> f32 {
     let (a, b) = (flush(a, m), flush(b, m));
     let sum = if m & mode::ROUNDING == mode::RN {
@@ -44,6 +47,7 @@ pub(in crate::ptx) fn add32(a: f32, b: f32, m: u32) -> f32 {
     finish(sum, m)
 }
 
+#[inline(always)]
 fn mul32(a: f32, b: f32, m: u32) -> f32 {
     let (a, b) = (flush(a, m), flush(b, m));
     let exact = f64::from(a) * f64::from(b);
@@ -54,7 +58,7 @@ fn mul32(a: f32, b: f32, m: u32) -> f32 {
 /// `.ftz` asks whether a result is subnormal once it is rounded to 24 digits, however small: one that only the
 /// rounding to a subnormal's fewer digits made the least normal number is flushed too. `exact` is the exact result,
 /// or that rounded to odd.
-#[inline]
+#[inline(always)]
 fn flush_tiny(x: f32, m: u32, exact: impl Fn() -> f64) -> f32 {
     const UP: f64 = (1u64 << 40) as f64;
     let least = f32::MIN_POSITIVE;
@@ -65,6 +69,7 @@ fn flush_tiny(x: f32, m: u32, exact: impl Fn() -> f64) -> f32 {
     if scaled.abs() < f64::from(least) * UP { 0f32.copysign(x) } else { x }
 }
 
+#[inline(always)]
 pub(in crate::ptx) fn fma32(a: f32, b: f32, c: f32, m: u32) -> f32 {
     let (a, b, c) = (flush(a, m), flush(b, m), flush(c, m));
     let result = if m & mode::ROUNDING == mode::RN {
@@ -78,12 +83,14 @@ pub(in crate::ptx) fn fma32(a: f32, b: f32, c: f32, m: u32) -> f32 {
     finish(flush_tiny(result, m, || soft::odd_fma(a.into(), b.into(), c.into())), m)
 }
 
+#[inline(always)]
 fn div32(a: f32, b: f32, m: u32) -> f32 {
     let (a, b) = (flush(a, m), flush(b, m));
     let q = if m & mode::ROUNDING == mode::RN { a / b } else { f32_of(soft::odd_div(a.into(), b.into()), m) };
     finish(q, m)
 }
 
+#[inline(always)]
 fn sqrt32(a: f32, m: u32) -> f32 {
     let a = flush(a, m);
     let root = if m & mode::ROUNDING == mode::RN { a.sqrt() } else { f32_of(soft::odd_sqrt(a.into()), m) };
@@ -91,6 +98,7 @@ fn sqrt32(a: f32, m: u32) -> f32 {
 }
 
 /// `min` (or `max`): −0 below +0; NaN only if both are, unless `.NaN`.
+#[inline(always)]
 pub(in crate::ptx) fn extreme32(a: f32, b: f32, max: bool, m: u32) -> f32 {
     let (mut a, mut b) = (flush(a, m), flush(b, m));
     let negative = a.is_sign_negative() != b.is_sign_negative();
@@ -115,6 +123,7 @@ pub(in crate::ptx) fn extreme32(a: f32, b: f32, max: bool, m: u32) -> f32 {
     if m & mode::XORSIGN != 0 { result.copysign(if negative { -1.0 } else { 1.0 }) } else { result }
 }
 
+#[inline(always)]
 pub(in crate::ptx) fn extreme64(a: f64, b: f64, max: bool) -> f64 {
     match (a.is_nan(), b.is_nan()) {
         (true, _) => b,
@@ -198,11 +207,13 @@ pub(in crate::ptx) fn f64_op(op: &str, m: u32) -> Option<LaneFn> {
     })
 }
 
+#[inline(always)]
 fn flush64(x: f64) -> f64 {
     if x.is_subnormal() { 0f64.copysign(x) } else { x }
 }
 
 /// Coarse approximations read the upper half of their operand.
+#[inline(always)]
 fn upper(x: f64) -> f64 {
     let x = flush64(x);
     if x.is_nan() { x } else { f64::from_bits(x.to_bits() & !0xFFFF_FFFF) }
@@ -210,6 +221,7 @@ fn upper(x: f64) -> f64 {
 
 /// And write the upper half of their result: one NaN, and numbers cut off a sixteenth of a unit above their exact
 /// value. The hardware's table is a little off that here and there, by one unit of the upper half.
+#[inline(always)]
 fn coarse(x: f64) -> f64 {
     let x = flush64(x);
     if x.is_nan() {
@@ -223,6 +235,7 @@ fn coarse(x: f64) -> f64 {
 
 /// The angle that `sin.approx` and `cos.approx` take: `a` times the `f32` nearest to 1/2π, cut to `f32`, in turns.
 /// From 2^24 turns on nothing is left of it but whole ones.
+#[inline(always)]
 fn turns(a: f32) -> f64 {
     let product = f64::from(a) * f64::from(f32::from_bits(0x3E22_F983));
     let cut = f32::from_bits(soft::narrow(product, soft::F32, mode::RZ) as u32);

@@ -39,6 +39,7 @@ pub(in crate::ptx) fn from_f32(bf: bool, x: f32) -> u16 {
 }
 
 /// Flushes a subnormal half (`f16` only: `bf16` has no `.ftz`, except in `ex2`).
+#[inline]
 fn input(bf: bool, bits: u16, m: u32) -> f32 {
     let x = value(bf, bits);
     if m & mode::FTZ == 0 {
@@ -83,6 +84,7 @@ pub(in crate::ptx) fn one<const BF: bool, const OP: u8>(a: u16, b: u16, c: u16, 
     finish(BF, bits, m)
 }
 
+#[inline]
 fn finish(bf: bool, bits: u16, m: u32) -> u16 {
     let x = input(bf, bits, m);
     if x.is_nan() {

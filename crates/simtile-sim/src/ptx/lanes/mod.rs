@@ -51,42 +51,65 @@ impl Word for f64 {
     }
 }
 
+/// The version of a loop that this machine runs fastest. `body` is an `#[inline(always)]` function; each version
+/// is that function compiled for another vector unit.
+macro_rules! versions {
+    ($body:ident: ($($arg:ident: $t:ty),+) $(-> $r:ty)?) => {{
+        fn plain($($arg: $t),+) $(-> $r)? {
+            $body($($arg),+)
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+        fn wide($($arg: $t),+) $(-> $r)? {
+            $body($($arg),+)
+        }
+        #[cfg(target_arch = "x86_64")]
+        let fast = $crate::ptx::lanes::is_wide().then_some(wide as unsafe fn($($t),+) $(-> $r)?);
+        #[cfg(not(target_arch = "x86_64"))]
+        let fast = None::<unsafe fn($($t),+) $(-> $r)?>;
+        // SAFETY: `wide` is taken only where the machine has what it is compiled for.
+        unsafe { $crate::ptx::code::Versioned::new(fast.unwrap_or(plain)) }
+    }};
+}
+pub(super) use versions;
+
+/// Whether the machine has the vector unit that [`versions`] compiles for.
+pub(super) fn is_wide() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    macro_rules! all {
+        ($($f:tt),*) => { $(std::arch::is_x86_feature_detected!($f))&&* };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    macro_rules! all {
+        ($($f:tt),*) => {
+            false
+        };
+    }
+    all!("avx2", "fma", "f16c", "bmi1", "bmi2", "lzcnt", "popcnt")
+}
+
 /// `lanes!(|a: T| …)`, up to three operands and optionally the mode word: a [`super::code::LaneFn`].
 macro_rules! lanes {
-    (|$a:ident: $ta:ty| $e:expr) => { lanes!(|$a: $ta; _mode| $e) };
-    (|$a:ident: $ta:ty; $m:ident| $e:expr) => {{
-        let f: $crate::ptx::code::LaneFn = |out, [a, _, _], $m| {
-            for (out, &a) in out.iter_mut().zip(a) {
-                let $a = <$ta as $crate::ptx::lanes::Word>::get(a);
-                *out = $crate::ptx::lanes::Word::put($e);
-            }
-        };
-        f
-    }};
-    (|$a:ident: $ta:ty, $b:ident: $tb:ty| $e:expr) => { lanes!(|$a: $ta, $b: $tb; _mode| $e) };
-    (|$a:ident: $ta:ty, $b:ident: $tb:ty; $m:ident| $e:expr) => {{
-        let f: $crate::ptx::code::LaneFn = |out, [a, b, _], $m| {
-            for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
-                let $a = <$ta as $crate::ptx::lanes::Word>::get(a);
-                let $b = <$tb as $crate::ptx::lanes::Word>::get(b);
-                *out = $crate::ptx::lanes::Word::put($e);
-            }
-        };
-        f
-    }};
-    (|$a:ident: $ta:ty, $b:ident: $tb:ty, $c:ident: $tc:ty| $e:expr) => {
-        lanes!(|$a: $ta, $b: $tb, $c: $tc; _mode| $e)
+    (|$($v:ident: $t:ty),+| $e:expr) => { lanes!(|$($v: $t),+; _mode| $e) };
+    (|$a:ident: $ta:ty; $m:ident| $e:expr) => {
+        lanes!(@ $m, $e, |s, i| $a: $ta = s[0][i];)
     };
-    (|$a:ident: $ta:ty, $b:ident: $tb:ty, $c:ident: $tc:ty; $m:ident| $e:expr) => {{
-        let f: $crate::ptx::code::LaneFn = |out, [a, b, c], $m| {
-            for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
-                let $a = <$ta as $crate::ptx::lanes::Word>::get(a);
-                let $b = <$tb as $crate::ptx::lanes::Word>::get(b);
-                let $c = <$tc as $crate::ptx::lanes::Word>::get(c);
-                *out = $crate::ptx::lanes::Word::put($e);
+    (|$a:ident: $ta:ty, $b:ident: $tb:ty; $m:ident| $e:expr) => {
+        lanes!(@ $m, $e, |s, i| $a: $ta = s[0][i]; $b: $tb = s[1][i];)
+    };
+    (|$a:ident: $ta:ty, $b:ident: $tb:ty, $c:ident: $tc:ty; $m:ident| $e:expr) => {
+        lanes!(@ $m, $e, |s, i| $a: $ta = s[0][i]; $b: $tb = s[1][i]; $c: $tc = s[2][i];)
+    };
+    (@ $m:ident, $e:expr, |$s:ident, $i:ident| $($v:ident: $t:ty = $lane:expr;)+) => {{
+        use $crate::ptx::code::Lanes;
+        #[inline(always)]
+        fn all(out: &mut Lanes, $s: [&Lanes; 3], $m: u32) {
+            for $i in 0..32 {
+                $(let $v = <$t as $crate::ptx::lanes::Word>::get($lane);)+
+                out[$i] = $crate::ptx::lanes::Word::put($e);
             }
-        };
-        f
+        }
+        $crate::ptx::lanes::versions!(all: (out: &mut Lanes, sources: [&Lanes; 3], mode: u32))
     }};
 }
 pub(super) use lanes;

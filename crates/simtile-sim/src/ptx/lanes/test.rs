@@ -3,7 +3,7 @@
 use super::Word;
 use super::float::flush;
 use super::half;
-use crate::ptx::code::{TestFn, mode, window};
+use crate::ptx::code::{Lanes, TestFn, mode, window};
 use simtile_image::ptx::Type;
 use std::cmp::Ordering;
 
@@ -51,7 +51,19 @@ fn outcome(order: Option<Ordering>) -> u32 {
     }
 }
 
-fn integers<T: Word + Ord>([a, b, _]: [&super::super::code::Lanes; 3], m: u32) -> u32 {
+/// `tests!(|sources, mode| …)`: a [`TestFn`].
+macro_rules! tests {
+    (|$s:tt, $m:ident| $e:expr) => {{
+        #[inline(always)]
+        fn all($s: [&Lanes; 3], $m: u32) -> u32 {
+            $e
+        }
+        super::versions!(all: (sources: [&Lanes; 3], mode: u32) -> u32)
+    }};
+}
+
+#[inline(always)]
+fn integers<T: Word + Ord>([a, b, _]: [&Lanes; 3], m: u32) -> u32 {
     let mut mask = 0;
     for i in 0..32 {
         let (a, b) = (T::get(a[i]), T::get(b[i]));
@@ -67,11 +79,8 @@ fn integers<T: Word + Ord>([a, b, _]: [&super::super::code::Lanes; 3], m: u32) -
     mask
 }
 
-fn floats(
-    [a, b, _]: [&super::super::code::Lanes; 3],
-    m: u32,
-    compare: impl Fn(u64, u64) -> Option<Ordering>,
-) -> u32 {
+#[inline(always)]
+fn floats([a, b, _]: [&Lanes; 3], m: u32, compare: impl Fn(u64, u64) -> Option<Ordering>) -> u32 {
     let mut mask = 0;
     for i in 0..32 {
         mask |= u32::from(m & (outcome(compare(a[i], b[i])) * mode::OWN) != 0) << i;
@@ -82,24 +91,28 @@ fn floats(
 /// The comparison of a type; `high` takes the upper half of a pair.
 pub(in crate::ptx) fn compare(ty: Type, high: bool) -> Option<TestFn> {
     Some(match ty {
-        Type::U16 | Type::B16 => integers::<u16>,
-        Type::U32 | Type::B32 => integers::<u32>,
-        Type::U64 | Type::B64 => integers::<u64>,
-        Type::S16 => integers::<i16>,
-        Type::S32 => integers::<i32>,
-        Type::S64 => integers::<i64>,
-        Type::F32 => |s, m| floats(s, m, |a, b| flush(f32::get(a), m).partial_cmp(&flush(f32::get(b), m))),
-        Type::F64 => |s, m| floats(s, m, |a, b| f64::get(a).partial_cmp(&f64::get(b))),
-        Type::F16 | Type::F16x2 if !high => |s, m| floats(s, m, |a, b| f16(a, m).partial_cmp(&f16(b, m))),
-        Type::F16x2 => |s, m| floats(s, m, |a, b| f16(a >> 16, m).partial_cmp(&f16(b >> 16, m))),
-        Type::Bf16 | Type::Bf16x2 if !high => {
-            |s, m| floats(s, m, |a, b| half::value(true, a as u16).partial_cmp(&half::value(true, b as u16)))
+        Type::U16 | Type::B16 => tests!(|s, m| integers::<u16>(s, m)),
+        Type::U32 | Type::B32 => tests!(|s, m| integers::<u32>(s, m)),
+        Type::U64 | Type::B64 => tests!(|s, m| integers::<u64>(s, m)),
+        Type::S16 => tests!(|s, m| integers::<i16>(s, m)),
+        Type::S32 => tests!(|s, m| integers::<i32>(s, m)),
+        Type::S64 => tests!(|s, m| integers::<i64>(s, m)),
+        Type::F32 => {
+            tests!(|s, m| floats(s, m, |a, b| flush(f32::get(a), m).partial_cmp(&flush(f32::get(b), m))))
         }
-        Type::Bf16x2 => |s, m| {
-            floats(s, m, |a, b| {
-                half::value(true, (a >> 16) as u16).partial_cmp(&half::value(true, (b >> 16) as u16))
+        Type::F64 => tests!(|s, m| floats(s, m, |a, b| f64::get(a).partial_cmp(&f64::get(b)))),
+        Type::F16 | Type::F16x2 if !high => {
+            tests!(|s, m| floats(s, m, |a, b| f16(a, m).partial_cmp(&f16(b, m))))
+        }
+        Type::F16x2 => tests!(|s, m| floats(s, m, |a, b| f16(a >> 16, m).partial_cmp(&f16(b >> 16, m)))),
+        Type::Bf16 | Type::Bf16x2 if !high => {
+            tests!(|s, m| {
+                floats(s, m, |a, b| half::value(true, a as u16).partial_cmp(&half::value(true, b as u16)))
             })
-        },
+        }
+        Type::Bf16x2 => tests!(|s, m| floats(s, m, |a, b| {
+            half::value(true, (a >> 16) as u16).partial_cmp(&half::value(true, (b >> 16) as u16))
+        })),
         _ => return None,
     })
 }
@@ -111,7 +124,8 @@ fn f16(bits: u64, m: u32) -> f32 {
 
 /// `testp`.
 pub(in crate::ptx) fn class(op: &str, ty: Type) -> Option<TestFn> {
-    fn all(a: &[u64; 32], f: impl Fn(f64, bool) -> bool, wide: bool) -> u32 {
+    #[inline(always)]
+    fn classes(a: &Lanes, f: impl Fn(f64, bool) -> bool, wide: bool) -> u32 {
         let mut mask = 0;
         for (i, &a) in a.iter().enumerate() {
             let (x, normal) = if wide {
@@ -127,8 +141,8 @@ pub(in crate::ptx) fn class(op: &str, ty: Type) -> Option<TestFn> {
     macro_rules! both {
         ($f:expr) => {
             match ty {
-                Type::F32 => |[a, _, _], _| all(a, $f, false),
-                Type::F64 => |[a, _, _], _| all(a, $f, true),
+                Type::F32 => tests!(|s, _m| classes(s[0], $f, false)),
+                Type::F64 => tests!(|s, _m| classes(s[0], $f, true)),
                 _ => return None,
             }
         };
@@ -147,22 +161,25 @@ pub(in crate::ptx) fn class(op: &str, ty: Type) -> Option<TestFn> {
 
 /// `isspacep`.
 pub(in crate::ptx) fn in_space(space: &str) -> Option<TestFn> {
-    fn within(a: &[u64; 32], f: impl Fn(u64) -> bool) -> u32 {
+    #[inline(always)]
+    fn within(a: &Lanes, f: impl Fn(u64) -> bool) -> u32 {
         a.iter().enumerate().fold(0, |mask, (i, &a)| mask | u32::from(f(a)) << i)
     }
     fn window_of(a: u64, base: u64) -> bool {
         a >> 32 == base >> 32
     }
     Some(match space {
-        "global" => |[a, _, _], _| within(a, |a| a < window::SHARED),
+        "global" => tests!(|s, _m| within(s[0], |a| a < window::SHARED)),
         "shared" | "shared::cta" => {
-            |[a, _, _], _| within(a, |a| window_of(a, window::SHARED) && a as u32 >> window::RANK_SHIFT == 0)
+            tests!(
+                |s, _m| within(s[0], |a| window_of(a, window::SHARED) && a as u32 >> window::RANK_SHIFT == 0)
+            )
         }
-        "shared::cluster" => |[a, _, _], _| within(a, |a| window_of(a, window::SHARED)),
-        "local" => |[a, _, _], _| within(a, |a| window_of(a, window::LOCAL)),
-        "param" | "param::entry" => |[a, _, _], _| within(a, |a| window_of(a, window::PARAM)),
+        "shared::cluster" => tests!(|s, _m| within(s[0], |a| window_of(a, window::SHARED))),
+        "local" => tests!(|s, _m| within(s[0], |a| window_of(a, window::LOCAL))),
+        "param" | "param::entry" => tests!(|s, _m| within(s[0], |a| window_of(a, window::PARAM))),
         // Constant memory lies among global addresses here.
-        "const" => |_, _| 0,
+        "const" => tests!(|_s, _m| 0),
         _ => return None,
     })
 }
