@@ -176,6 +176,17 @@ fn video(f: &mut Forms) {
                 for sat in ["", ".sat"] {
                     f.add(format!("{op}.{d}.{a}.{b}{sat} d, a, b;"), w4, all, Elem::U32);
                     f.add(format!("{op}.{d}.{a}.{b}{sat}.max d, a.b2, b.h1, c;"), w4, all, Elem::U32);
+                    for part in ["b1", "h1"] {
+                        f.add(format!("{op}.{d}.{a}.{b}{sat} d.{part}, a.h0, b.b3, c;"), w4, all, Elem::U32);
+                    }
+                }
+            }
+            f.add(format!("vadd.{d}.{a}.{b} d, a, b, c;"), w4, all, Elem::U32);
+            for sat in ["", ".sat"] {
+                for scale in ["", ".shr7", ".shr15"] {
+                    for po in ["", ".po"] {
+                        f.add(format!("vmad.{d}.{a}.{b}{po}{sat}{scale} d, a, b.h1, c;"), w4, all, Elem::U32);
+                    }
                 }
             }
         }
@@ -183,9 +194,33 @@ fn video(f: &mut Forms) {
             for how in ["clamp", "wrap"] {
                 for sat in ["", ".sat"] {
                     let kinds = [Int(32), Amount, Int(32)];
-                    f.add(format!("{op}.{d}.{d}.u32{sat}.{how}.add d, a, b, c;"), w4, kinds, Elem::U32);
+                    f.add(format!("{op}.{d}.{d}.u32{sat}.{how} d, a, b;"), w4, kinds, Elem::U32);
+                    for second in ["add", "min", "max"] {
+                        f.add(
+                            format!("{op}.{d}.{d}.u32{sat}.{how}.{second} d, a, b, c;"),
+                            w4,
+                            kinds,
+                            Elem::U32,
+                        );
+                    }
+                    for part in ["b0", "b3", "h0", "h1"] {
+                        f.add(
+                            format!("{op}.{d}.{d}.u32{sat}.{how} d.{part}, a.h1, b, c;"),
+                            w4,
+                            kinds,
+                            Elem::U32,
+                        );
+                    }
                 }
             }
+        }
+    }
+    for (a, b) in [("u32", "u32"), ("s32", "s32"), ("u32", "s32"), ("s32", "u32")] {
+        for compare in ["eq", "ne", "lt", "le", "gt", "ge"] {
+            f.add(format!("vset.{a}.{b}.{compare} d, a, b;"), w4, all, Elem::U32);
+            f.add(format!("vset.{a}.{b}.{compare} d, a.b1, b.b2;"), w4, all, Elem::U32);
+            f.add(format!("vset.{a}.{b}.{compare}.add d, a.h1, b.b2, c;"), w4, all, Elem::U32);
+            f.add(format!("vset.{a}.{b}.{compare} d.b2, a, b.h0, c;"), w4, all, Elem::U32);
         }
     }
 }

@@ -40,17 +40,21 @@ pub(super) fn add(f: &mut Forms) {
 fn plain(f: &mut Forms) {
     for (space, at) in SPACES {
         for (ty, width) in TYPES {
-            // A narrow value in a wider register is extended.
+            // A narrow value in a wider register is extended. The comment tells the forms apart.
             for register in [16, 32, 64].into_iter().filter(|&r| r >= width && (width < 32 || r == width)) {
                 f.add(
-                    format!("st{space}.b64 [{at}], a; ld{space}.{ty} d, [{at}+{}];", width / 8 % 8),
+                    format!(
+                        "st{space}.b64 [{at}], a; ld{space}.{ty} d, [{at}+{}]; // into .b{register}",
+                        width / 8 % 8
+                    ),
                     [64, 64, 64, register],
                     ALL,
                     super::integers::elem(register),
                 );
                 f.add(
                     format!(
-                        "st{space}.b64 [{at}+8], b; st{space}.{ty} [{at}+8], a; ld{space}.b64 d, [{at}+8];"
+                        "st{space}.b64 [{at}+8], b; st{space}.{ty} [{at}+8], a; ld{space}.b64 d, [{at}+8]; \
+                         // from .b{register}"
                     ),
                     [register, 64, 64, 64],
                     [Int(register), Int(64), None],
