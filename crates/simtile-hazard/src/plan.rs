@@ -97,14 +97,14 @@ impl<B: Backend> Inner<B> {
                 );
             });
             if refused.is_err() {
-                return refused;
+                break;
             }
         }
         if skipped != (0, 0) {
             self.stats.add(Rule::SkipDominated, skipped.0.into());
             self.stats.add(Rule::SkipCompleted, skipped.1.into());
         }
-        Ok(())
+        refused
     }
 
     /// Checks an access against what the host and foreign code hold.
