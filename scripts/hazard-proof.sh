@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# The long part of the access tracker's proof: random programs, cost gate, lint of the mutation check, models.
-# Prints one summary line for each; ends with an error if one of them did not pass.
-# SIMTILE_HAZARD_PROGRAMS and SIMTILE_HAZARD_SCHEDULES change how much is tried.
+# The long part of the access tracker's proof. Prints one summary line for each part; ends with an error if one did not pass.
+#
+#   scripts/hazard-proof.sh [oracle] [cost] [mutate] [loom] [shuttle]
+#
+# Without arguments: all of them. SIMTILE_HAZARD_PROGRAMS (oracle) and SIMTILE_HAZARD_SCHEDULES (shuttle) change how much is
+# tried.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,11 +20,12 @@ trap 'rm -f "$log"' EXIT
 summary=()
 failed=0
 
-# proof NAME COMMAND...: runs it, keeps the result for the summary.
+# proof NAME COMMAND...: runs it, keeps the result for the summary. With `show` set its output is shown in any case.
 proof() {
     local name=$1 start=$SECONDS
     shift
     if "$@" >"$log" 2>&1; then
+        [ -z "${show:-}" ] || cat "$log"
         summary+=("hazard-proof: $name: passed in $((SECONDS - start)) s")
     else
         summary+=("hazard-proof: $name: FAILED after $((SECONDS - start)) s")
@@ -32,16 +36,35 @@ proof() {
 }
 
 tests=(cargo test --locked -q -p simtile-hazard)
-proof "$programs random programs, every rule fired" \
-    env SIMTILE_HAZARD_PROGRAMS="$programs" "${tests[@]}" --release --test oracle
-proof "cost gate" "${tests[@]}" --features count --test cost
-proof "lint of the mutation check" cargo run --locked -q -p xtask -- mutate-hazard --lint
-# Other cfgs change every crate: target directories of their own keep the builds apart.
-proof "loom" env RUSTFLAGS="$flags --cfg loom" CARGO_TARGET_DIR="$target/loom" \
-    "${tests[@]}" --release --test loom
-proof "shuttle, $schedules schedules of two kinds" \
-    env RUSTFLAGS="$flags --cfg shuttle" CARGO_TARGET_DIR="$target/shuttle" SIMTILE_HAZARD_SCHEDULES="$schedules" \
-    "${tests[@]}" --release --test shuttle
+parts=("$@")
+[ $# -gt 0 ] || parts=(oracle cost mutate loom shuttle)
+for part in "${parts[@]}"; do
+    case $part in
+    oracle)
+        show=1 proof "$programs random programs, every rule fired" \
+            env SIMTILE_HAZARD_PROGRAMS="$programs" "${tests[@]}" --release --test oracle -- --nocapture
+        ;;
+    cost) proof "cost gate" "${tests[@]}" --features count --test cost ;;
+    mutate)
+        # The tests that it runs are built with optimisation all the same.
+        proof "mutation check, with its lint" cargo run --locked -q -p xtask -- mutate-hazard
+        ;;
+    # Other cfgs change every crate: target directories of their own keep the builds apart.
+    loom)
+        proof "loom" env RUSTFLAGS="$flags --cfg loom" CARGO_TARGET_DIR="$target/loom" \
+            "${tests[@]}" --release --test loom
+        ;;
+    shuttle)
+        proof "shuttle, $schedules schedules of two kinds" \
+            env RUSTFLAGS="$flags --cfg shuttle" CARGO_TARGET_DIR="$target/shuttle" \
+            SIMTILE_HAZARD_SCHEDULES="$schedules" "${tests[@]}" --release --test shuttle
+        ;;
+    *)
+        echo "unknown part: $part" >&2
+        exit 2
+        ;;
+    esac
+done
 
 printf '\n'
 printf '%s\n' "${summary[@]}"

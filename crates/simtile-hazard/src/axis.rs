@@ -41,6 +41,8 @@ pub(crate) struct AxisSlot<B: Backend> {
     completed: AtomicU64,
     /// The newest epoch that has an event.
     recorded: AtomicU64,
+    /// The newest epoch that a synchronisation of everything closed: it may complete without an event.
+    marked: AtomicU64,
     /// Submissions known to have finished.
     retired: AtomicU64,
     /// The last epoch with work; set before `CLOSED`.
@@ -57,6 +59,7 @@ impl<B: Backend> AxisSlot<B> {
             id: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
+            marked: AtomicU64::new(0),
             retired: AtomicU64::new(0),
             tail: AtomicU64::new(0),
             flags: AtomicU32::new(0),
@@ -83,6 +86,11 @@ impl<B: Backend> AxisSlot<B> {
     #[inline]
     pub(crate) fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
+    /// A synchronisation that has begun will complete everything up to `epoch`, which the stream's lock keeps closed.
+    pub(crate) fn mark(&self, epoch: Epoch) {
+        self.marked.fetch_max(epoch, Ordering::Relaxed);
     }
 
     pub(crate) fn tail(&self) -> Epoch {
@@ -160,6 +168,7 @@ impl<B: Backend> AxisTable<B> {
         let records = slot.records.lock();
         slot.completed.store(0, Ordering::Relaxed);
         slot.recorded.store(0, Ordering::Relaxed);
+        slot.marked.store(0, Ordering::Relaxed);
         slot.retired.store(0, Ordering::Relaxed);
         slot.tail.store(0, Ordering::Relaxed);
         slot.flags.store(flags, Ordering::Relaxed);
@@ -294,7 +303,8 @@ impl<B: Backend> Knowledge for AxisTable<B> {
     }
 
     fn same_cover(&self, axis: AxisId, a: Epoch, b: Epoch) -> bool {
-        // Both after the newest event: the next one covers both.
-        self.get(axis).is_none_or(|slot| slot.recorded() < a.min(b))
+        // Both after the newest event: the next one covers both. And both after the newest synchronisation, which may
+        // complete the earlier one alone.
+        self.get(axis).is_none_or(|slot| slot.recorded().max(slot.marked.load(Ordering::Relaxed)) < a.min(b))
     }
 }

@@ -233,6 +233,9 @@ impl<B: Backend> Tracker<B> {
                 let mut held = Held::wait(&self.inner, &stream, &later);
                 let state = held.state();
                 stamps.push(Stamp { axis, epoch: state.open });
+                if let Some(slot) = self.inner.axes.get(axis) {
+                    slot.mark(state.open);
+                }
                 if site!(BumpSync) {
                     state.open += 1;
                 }

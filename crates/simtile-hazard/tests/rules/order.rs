@@ -103,6 +103,25 @@ fn a_wait_is_left_out_for_another_only_if_that_other_was_queued() {
 }
 
 #[test]
+fn ranges_on_two_sides_of_a_synchronisation_are_not_joined() {
+    let lab = Lab::new();
+    let (a, b, x) = (lab.stream(), lab.stream(), lab.region(64));
+    lab.submit(&a, &[(&x, 0, 32, Mode::Read)]);
+    let queued = lab.world().queued();
+    let mark = lab.tracker.begin_synchronize_all();
+    // The same stream, another epoch; no event lies between the two, but the end of the synchronisation does.
+    lab.submit(&a, &[(&x, 32, 64, Mode::Read)]);
+    assert_eq!(x.region.range_count(), 2);
+    lab.world().synchronized(&queued);
+    lab.tracker.end_synchronize_all(mark);
+    let first = lab.submit(&b, &[(&x, 0, 32, Mode::Write)]);
+    assert_eq!(first.waits.len(), 0, "complete");
+    let second = lab.submit(&b, &[(&x, 32, 64, Mode::Write)]);
+    assert_eq!(second.waits.len(), 1);
+    lab.clean();
+}
+
+#[test]
 fn completed_axes_leave_frontiers() {
     let lab = Lab::new();
     let (a, b, x) = (lab.stream(), lab.stream(), lab.region(64));

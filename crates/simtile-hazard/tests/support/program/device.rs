@@ -135,6 +135,7 @@ impl Program {
             // Others went on meanwhile: the oracle may think that the tracker knows of more than it does.
             self.inexact.set(true);
         }
+        self.world().trace(|| format!("a synchronisation begins: {mark:?} {after:?}"));
         self.marks.borrow_mut().push((mark, after));
     }
 
@@ -146,6 +147,7 @@ impl Program {
             return;
         }
         self.world().synchronized(&queued);
+        self.world().trace(|| format!("a synchronisation ends: {mark:?}"));
         self.tracker.end_synchronize_all(mark);
     }
 
