@@ -103,6 +103,50 @@ fn a_wait_is_left_out_for_another_only_if_that_other_was_queued() {
 }
 
 #[test]
+fn only_the_ranges_that_met_seal_eagerly() {
+    let lab = Lab::new();
+    let (a, b, x, y) = (lab.stream(), lab.stream(), lab.region(64), lab.region(64));
+    lab.submit(&a, &[write(&y)]);
+    lab.submit(&b, &[write(&x), write(&y)]);
+    let before = lab.fired(Rule::SealEager);
+    lab.submit(&b, &[write(&x)]);
+    assert_eq!(lab.fired(Rule::SealEager), before, "nobody was met on X");
+    lab.submit(&b, &[write(&y)]);
+    assert_eq!(lab.fired(Rule::SealEager), before + 1);
+    lab.clean();
+}
+
+#[test]
+fn of_two_stamps_of_one_stream_the_later_is_followed() {
+    let lab = Lab::new();
+    let (a, b, x, y) = (lab.stream(), lab.stream(), lab.region(64), lab.region(64));
+    let seal = Options { seal: true, ..Options::default() };
+    lab.try_with(&a, &[write(&y)], &seal).expect("sealed");
+    let later = lab.try_with(&a, &[write(&x)], &seal).expect("sealed");
+    // X comes first in the plan, with the later epoch.
+    let both = lab.submit(&b, &[write(&x), write(&y)]);
+    assert_eq!(both.waits.len(), 1);
+    assert_eq!(both.waits[0].after, later.stamp);
+    lab.clean();
+}
+
+#[test]
+fn a_range_that_only_touches_is_not_followed() {
+    let lab = Lab::new();
+    let (a, b, c, x) = (lab.stream(), lab.stream(), lab.stream(), lab.region(64));
+    lab.submit(&a, &[(&x, 0, 16, Mode::Write)]);
+    lab.submit(&b, &[(&x, 16, 32, Mode::Write)]);
+    lab.submit(&a, &[(&x, 32, 48, Mode::Write)]);
+    let first = lab.submit(&c, &[(&x, 0, 16, Mode::Read)]);
+    assert_eq!(first.waits.len(), 1);
+    assert_eq!(first.waits[0].after.axis, a.stream.axis());
+    let d = lab.stream();
+    let last = lab.submit(&d, &[(&x, 48, 64, Mode::Write)]);
+    assert_eq!(last.waits.len(), 0);
+    lab.clean();
+}
+
+#[test]
 fn ranges_on_two_sides_of_a_synchronisation_are_not_joined() {
     let lab = Lab::new();
     let (a, b, x) = (lab.stream(), lab.stream(), lab.region(64));
