@@ -143,6 +143,10 @@ fn a_range_that_only_touches_is_not_followed() {
     let d = lab.stream();
     let last = lab.submit(&d, &[(&x, 48, 64, Mode::Write)]);
     assert_eq!(last.waits.len(), 0);
+    // A single range, on its left.
+    let y = lab.region(64);
+    lab.submit(&a, &[(&y, 16, 32, Mode::Write)]);
+    assert_eq!(lab.submit(&b, &[(&y, 0, 16, Mode::Write)]).waits.len(), 0);
     lab.clean();
 }
 
