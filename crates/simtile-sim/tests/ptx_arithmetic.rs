@@ -441,7 +441,7 @@ fn bf16_has_no_bytes_and_no_saturation() {
         "cvt.rmi.sat.u64.bf16 q, h1;",
     ] {
         let why = load(cvt).expect_err(cvt);
-        assert!(why.contains("no conversion of PTX"), "{cvt}: {why}");
+        assert!(why.contains("PTX has no instruction"), "{cvt}: {why}");
     }
     for cvt in ["cvt.rni.u16.bf16 h0, h1;", "cvt.rzi.s64.bf16 q, h1;", "cvt.rp.bf16.s32 h0, r;"] {
         load(cvt).expect(cvt);
@@ -512,4 +512,30 @@ fn approximations_are_close() {
             );
         }
     }
+}
+
+/// What PTX says of `vshr` with parts, `vset`, `vmad` and `cvt.pack` of a few bits.
+#[test]
+fn parts_and_packs() {
+    let run = |text: &str, a: u32, b: u32, c: u32| {
+        let m = ptx_support::Machine::new(&format!(
+            ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 to, .param .u32 pa, .param .u32 pb, \
+             .param .u32 pc) {{\n.reg .b32 a, b, c, d; .reg .b64 q;\n\
+             ld.param.u64 q, [to]; ld.param.u32 a, [pa]; ld.param.u32 b, [pb]; ld.param.u32 c, [pc];\n\
+             {text}\nst.global.u32 [q], d; ret; }}"
+        ));
+        let to = m.blank(4);
+        m.clean("k", ptx_support::shape(1, 1), args![to, a, b, c]);
+        m.download::<u32>(to, 1)[0]
+    };
+    assert_eq!(run("vshr.u32.u32.u32.clamp d, a, b;", 0xF000_0000, 40, 0), 0);
+    assert_eq!(run("vshr.u32.u32.u32.wrap d, a, b;", 0xF000_0000, 36, 0), 0x0F00_0000);
+    assert_eq!(run("vshr.s32.s32.u32.clamp d.b1, a.h1, b, c;", 0x8000_0000, 4, 0x1122_3344), 0x1122_0044);
+    assert_eq!(run("vshr.s32.s32.u32.sat.clamp d.h1, a, b, c;", 0x7FFF_0000, 8, 0x1122_3344), 0x7FFF_3344);
+    assert_eq!(run("vset.s32.u32.lt d, a, b;", u32::MAX, 0, 0), 1);
+    assert_eq!(run("vset.u32.u32.ge.add d, a.b0, b.b1, c;", 9, 0x900, 41), 42);
+    assert_eq!(run("vmad.s32.s32.s32.shr7 d, a, b, c;", 256, (-3i32) as u32, 128), (-5i32) as u32);
+    assert_eq!(run("vmad.u32.u32.u32.po.sat d, a, b, c;", u32::MAX, 2, 0), u32::MAX);
+    assert_eq!(run("cvt.pack.sat.s4.s32.b32 d, a, b, c;", 100, (-100i32) as u32, 0xABCD_EF12), 0xCDEF_1278);
+    assert_eq!(run("cvt.pack.sat.u2.s32.b32 d, a, b, c;", 2, (-1i32) as u32, 1), 0x18);
 }

@@ -308,3 +308,43 @@ fn printf_formats() {
     m.clean("k", shape(1, 1), args![]);
     assert_eq!(String::from_utf8_lossy(&m.printed.lock().unwrap()), "[-0005|0xff    |1.50e+00|0.0001|A|%]");
 }
+
+/// Registers of 128 bits: loads, stores, moves of halves, exchange and compare-and-swap.
+#[test]
+fn registers_of_128_bits() {
+    let m = Machine::new(
+        ".version 8.4\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 from, .param .u64 to) {\n\
+         .reg .b128 q<4>; .reg .b64 y<8>; .reg .b128 one;\n\
+         ld.param.u64 y0, [from]; ld.param.u64 y1, [to];\n\
+         ld.global.b128 q0, [y0]; st.global.b128 [y1], q0;\n\
+         mov.b128 {y2, y3}, q0; mov.b128 one, {y3, y2};\n\
+         atom.global.exch.b128 q1, [y1], one; st.global.b128 [y1+16], q1;\n\
+         atom.global.cas.b128 q2, [y1], q0, q1; st.global.b128 [y1+32], q2;\n\
+         atom.global.cas.b128 q3, [y1], q2, q1; mov.b128 q1, q3; st.global.b128 [y1+48], q1;\n\
+         ret;\n}",
+    );
+    let (from, to) = (m.upload(&[0x1111_2222_3333_4444u64, 7]), m.blank(64));
+    m.clean("k", shape(1, 1), args![from, to]);
+    let (a, b) = (0x1111_2222_3333_4444u64, 7);
+    // The first swap finds the halves exchanged and changes nothing; the second one finds what it names.
+    assert_eq!(m.download::<u64>(to, 8), [a, b, a, b, b, a, b, a]);
+}
+
+/// Sums of joined bits.
+#[test]
+fn matrices_of_bits() {
+    for (op, each) in [("xor", 1u32), ("and", 0)] {
+        let m = Machine::new(&format!(
+            ".version 8.4\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 to) {{\n\
+             .reg .b32 x<8>; .reg .b64 y<4>;\n\
+             mov.b32 x0, 0xFF; mov.b32 x1, 0xF00; mov.b32 x2, 5;\n\
+             mma.sync.aligned.m8n8k128.row.col.s32.b1.b1.s32.{op}.popc {{x3, x4}}, {{x0}}, {{x1}}, {{x2, x2}};\n\
+             ld.param.u64 y0, [to]; mov.u32 x5, %tid.x; mad.wide.u32 y0, x5, 8, y0; st.global.v2.b32 [y0], {{x3, x4}};\n\
+             ret;\n}}"
+        ));
+        let to = m.blank(256);
+        m.clean("k", shape(1, 32), args![to]);
+        // Four words of 8 and of 4 ones each.
+        assert_eq!(m.download::<u32>(to, 64), [5 + each * 48; 64]);
+    }
+}

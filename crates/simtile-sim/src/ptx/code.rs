@@ -354,6 +354,8 @@ pub(super) struct Copy {
     /// Alignment of both addresses and of the size.
     pub align: u32,
     pub barrier: Option<(Space, Addr)>,
+    /// `.multicast::cluster`: blocks of the cluster, a bit each; [`NONE`]: the address says.
+    pub multicast: Slot,
     /// `cp.reduce.async.bulk`.
     pub reduce: Option<(AtomOp, Type)>,
     pub cache: u32,

@@ -59,11 +59,16 @@ pub(super) enum Element {
     U8,
     S4,
     U4,
+    /// Single bits, joined by `and`; sums count ones.
+    B1,
+    /// The same, joined by `xor`.
+    B1Xor,
 }
 
 impl Element {
     pub(super) fn bits(self) -> u32 {
         match self {
+            Self::B1 | Self::B1Xor => 1,
             Self::S4 | Self::U4 => 4,
             Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 8,
             Self::F16 | Self::Bf16 => 16,
@@ -78,7 +83,7 @@ impl Element {
     }
 
     fn is_integer(self) -> bool {
-        matches!(self, Self::S32 | Self::S8 | Self::U8 | Self::S4 | Self::U4)
+        matches!(self, Self::S32 | Self::S8 | Self::U8 | Self::S4 | Self::U4 | Self::B1 | Self::B1Xor)
     }
 
     fn float(self, bits: u64) -> f64 {
@@ -192,7 +197,10 @@ pub(super) fn multiply(
         let right: Vec<i64> = bbits.iter().map(|&x| b.integer(x)).collect();
         for (at, &start) in cbits.iter().enumerate() {
             let (row, column) = (at / n, at % n);
-            let products = (0..k).map(|i| left[row * k + i] * right[i * n + column]);
+            let products = (0..k).map(|i| {
+                let (x, y) = (left[row * k + i], right[i * n + column]);
+                if a == Element::B1Xor { x ^ y } else { x * y }
+            });
             let sum = c.integer(start) + products.sum::<i64>();
             let sum = if finite { sum.clamp(i32::MIN.into(), i32::MAX.into()) } else { sum };
             out.push(u64::from(sum as u32));

@@ -173,6 +173,16 @@ impl Decoder<'_, '_> {
     }
 
     pub(super) fn bits(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
+        let field = match i.opcode.as_str() {
+            "bfe" => i.operands.get(2..),
+            "bfi" => i.operands.get(3..),
+            _ => None,
+        };
+        for operand in field.unwrap_or_default() {
+            if let Operand::Integer(256..) = operand {
+                return self.bad(format!("{} takes a position and a length up to 255", i.opcode));
+            }
+        }
         let op = i.opcode.as_str();
         let u32 = Type::B32;
         match op {
@@ -362,6 +372,9 @@ impl Decoder<'_, '_> {
         let two = matches!(ty, Type::F16x2 | Type::Bf16x2);
         let Some(f) = test::compare(ty, false) else { return self.refuse() };
         if to_predicate {
+            if matches!(ty, Type::F16 | Type::Bf16) && matches!(i.operands[0], Operand::Pair(..)) {
+                return self.bad(format!("{} has one predicate", i.name()));
+            }
             let (yes, no) = match &i.operands[0] {
                 Operand::Pair(p, q) => (self.pred_dst(p)?, self.pred_dst(q)?),
                 p => (self.pred_dst(p)?, NONE),
@@ -436,6 +449,9 @@ impl Decoder<'_, '_> {
                 let word = flags | if to == "e5m2x2" { convert::E5M2 } else { 0 };
                 return self.simple(i, Some(convert::halves_to_eighths()), word, Type::B32, 1);
             }
+            ("f16x2", "e4m3x2" | "e5m2x2") if flags & mode::FINITE != 0 => {
+                return self.bad(format!("PTX has no instruction `{}`", i.name()));
+            }
             ("f16x2", "e4m3x2" | "e5m2x2") => {
                 let word = flags | if from == "e5m2x2" { convert::E5M2 } else { 0 };
                 return self.simple(i, Some(convert::eighths_to_halves()), word, Type::B16, 1);
@@ -485,23 +501,23 @@ impl Decoder<'_, '_> {
             return self.refuse();
         }
         let (Some(to), Some(from)) = (m.next(), m.next()) else { return self.refuse() };
-        let dst = match to {
-            "u16" => Kind::U16,
-            "s16" => Kind::S16,
-            "u8" => Kind::U8,
-            "s8" => Kind::S8,
+        let (signed, bits) = match to {
+            "u16" => (false, 16),
+            "s16" => (true, 16),
+            "u8" => (false, 8),
+            "s8" => (true, 8),
+            "u4" => (false, 4),
+            "s4" => (true, 4),
+            "u2" => (false, 2),
+            "s2" => (true, 2),
             _ => return self.refuse(),
         };
-        let unsigned = match from {
-            "s32" => 0,
-            "u32" => mode::OWN,
-            _ => return self.refuse(),
-        };
+        // What is narrower than a half is put below the bits of a third operand.
         let has_c = m.take("b32");
-        if has_c != (dst.bits() == 8) {
+        if from != "s32" || has_c != (bits < 16) {
             return self.refuse();
         }
-        let word = convert::mode_word(dst, Kind::S32, unsigned);
+        let word = convert::pack_mode(signed, bits);
         self.simple(i, Some(convert::pack_integers()), word, Type::B32, if has_c { 3 } else { 2 })
     }
 
@@ -562,7 +578,7 @@ impl Decoder<'_, '_> {
         }
     }
 
-    /// Scalar video instructions: `vadd`, `vsub`, `vabsdiff`, `vmin`, `vmax`, `vshl`, `vshr`, `vset`.
+    /// Scalar video instructions: `vadd`, `vsub`, `vabsdiff`, `vmin`, `vmax`, `vshl`, `vshr`, `vset`, `vmad`.
     pub(super) fn video(&mut self, i: &Instruction, mut m: Modifiers<'_>) -> Result<()> {
         let op = match i.opcode.as_str() {
             "vadd" => 0,
@@ -572,9 +588,14 @@ impl Decoder<'_, '_> {
             "vmax" => 4,
             "vshl" => 5,
             "vshr" => 6,
+            "vset" => 7,
+            "vmad" => 8,
             _ => return self.refuse(),
         };
-        let (Some(d_ty), Some(a_ty), Some(b_ty)) = (m.ty(), m.ty(), m.ty()) else { return self.refuse() };
+        let (is_set, is_mad) = (op == 7, op == 8);
+        // `vset` has no type of its own: its result is 0 or 1.
+        let d_ty = if is_set { Some(Type::U32) } else { m.ty() };
+        let (Some(d_ty), Some(a_ty), Some(b_ty)) = (d_ty, m.ty(), m.ty()) else { return self.refuse() };
         let signed = |t| match t {
             Type::U32 => Some(0),
             Type::S32 => Some(1),
@@ -584,33 +605,51 @@ impl Decoder<'_, '_> {
         else {
             return self.refuse();
         };
-        let sat = u32::from(m.take("sat"));
-        let shift_wrap = match (op, m.pick(&["clamp", "wrap"])) {
-            (5 | 6, Some("wrap")) => 1,
-            (5 | 6, Some(_)) | (0..=4, None) => 0,
+        if matches!(op, 5 | 6) && b_signed != 0 {
+            return self.bad(format!("{} shifts by a u32", i.opcode));
+        }
+        let compare = match (is_set, m.pick(&["eq", "ne", "lt", "le", "gt", "ge"])) {
+            (true, Some(name)) => test::outcomes(name, Type::S64).unwrap_or(0) / mode::OWN,
+            (false, None) => 0,
             _ => return self.refuse(),
         };
-        let second = match m.pick(&["add", "min", "max"]) {
-            None => 0,
-            Some("add") => 1,
-            Some("min") => 2,
-            Some(_) => 3,
+        let plus_one = u32::from(is_mad && m.take("po"));
+        let sat = u32::from(!is_set && m.take("sat"));
+        let scale = match (is_mad, m.pick(&["shr7", "shr15"])) {
+            (_, None) => 0,
+            (true, Some("shr7")) => 7,
+            (true, Some(_)) => 15,
+            _ => return self.refuse(),
         };
-        if !m.is_empty() || i.operands.len() != if second == 0 { 3 } else { 4 } {
+        let shift_wrap = match (op, m.pick(&["clamp", "wrap"])) {
+            (5 | 6, Some("wrap")) => 1,
+            (5 | 6, Some(_)) => 0,
+            (5 | 6, None) => return self.bad(format!("{} takes .clamp or .wrap", i.opcode)),
+            (_, None) => 0,
+            _ => return self.refuse(),
+        };
+        let second = match (is_mad, m.pick(&["add", "min", "max"])) {
+            (_, None) => 0,
+            (false, Some("add")) => 1,
+            (false, Some("min")) => 2,
+            (false, Some(_)) => 3,
+            _ => return self.refuse(),
+        };
+        if !m.is_empty() || !matches!(i.operands.len(), 3 | 4) {
             return self.refuse();
         }
-        let whole = |s: &Self, o: &Operand| match o {
-            Operand::Name(n) if n.rsplit_once('.').is_some() => s.refuse(),
-            _ => Ok(()),
-        };
+        let (destination, d_sel) = part_of(&i.operands[0]);
+        // A third source is what the result joins, or is put into.
+        if i.operands.len() == 3 && (second != 0 || d_sel != 0 || is_mad) || second != 0 && d_sel != 0 {
+            return self.bad(format!("{} takes other operands in this form", i.opcode));
+        }
         let (a, a_sel) = self.video_source(&i.operands[1])?;
         let (b, b_sel) = self.video_source(&i.operands[2])?;
-        whole(self, &i.operands[0])?;
         let c = match i.operands.get(3) {
             Some(c) => self.src(c, Type::B32)?,
             None => self.constant(0),
         };
-        let (dst, _) = self.dst(&i.operands[0])?;
+        let (dst, _) = self.dst(&destination)?;
         let word = op
             | d_signed << 4
             | a_signed << 5
@@ -618,41 +657,46 @@ impl Decoder<'_, '_> {
             | sat << 7
             | shift_wrap << 8
             | second << 9
+            | plus_one << 11
             | a_sel << 12
-            | b_sel << 16;
+            | b_sel << 16
+            | d_sel << 20
+            | compare << 24
+            | scale << 28;
         let f = lanes!(|a: u32, b: u32, c: u32; m| video_op(a, b, c, m));
         self.alu(f, word, dst, &[a, b, c])
     }
 
-    /// A register with an optional `.b0` … `.h1`: slot and selector (0 whole, 1..=4 bytes, 5, 6 halves).
+    /// A register with an optional `.b0` … `.h1`: slot and selector.
     fn video_source(&mut self, operand: &Operand) -> Result<(u32, u32)> {
-        if let Operand::Name(name) = operand
-            && let Some((register, part)) = name.rsplit_once('.')
-        {
-            let selector = match part {
-                "b0" => 1,
-                "b1" => 2,
-                "b2" => 3,
-                "b3" => 4,
-                "h0" => 5,
-                "h1" => 6,
-                _ => 0,
-            };
-            if selector != 0 {
-                return Ok((self.src(&Operand::Name(register.to_owned()), Type::B32)?, selector));
-            }
-        }
-        Ok((self.src(operand, Type::B32)?, 0))
+        let (whole, selector) = part_of(operand);
+        Ok((self.src(&whole, Type::B32)?, selector))
+    }
+}
+
+/// An operand without its `.b0` … `.h1`, and which part that was: 0 whole, 1..=4 bytes, 5, 6 halves.
+fn part_of(operand: &Operand) -> (Operand, u32) {
+    if let Operand::Name(name) = operand
+        && let Some((register, part)) = name.rsplit_once('.')
+        && let Some(at) = ["b0", "b1", "b2", "b3", "h0", "h1"].iter().position(|p| *p == part)
+    {
+        return (Operand::Name(register.to_owned()), at as u32 + 1);
+    }
+    (operand.clone(), 0)
+}
+
+/// Shift and width of a selector's part.
+fn part_at(selector: u32) -> (u32, u32) {
+    match selector & 7 {
+        n @ 1..=4 => (8 * (n - 1), 8),
+        n @ 5..=6 => (16 * (n - 5), 16),
+        _ => (0, 32),
     }
 }
 
 fn video_op(a: u32, b: u32, c: u32, m: u32) -> u32 {
     let part = |v: u32, selector: u32, signed: bool| -> i64 {
-        let (shift, width) = match selector & 7 {
-            n @ 1..=4 => (8 * (n - 1), 8),
-            n @ 5..=6 => (16 * (n - 5), 16),
-            _ => (0, 32),
-        };
+        let (shift, width) = part_at(selector);
         let v = u64::from(v >> shift) << (64 - width);
         if signed { v as i64 >> (64 - width) } else { (v >> (64 - width)) as i64 }
     };
@@ -667,18 +711,29 @@ fn video_op(a: u32, b: u32, c: u32, m: u32) -> u32 {
         4 => x.max(y),
         // The sum before saturation has 34 bits; what is shifted beyond them is lost.
         5 => (x << amount) << 30 >> 30,
-        _ => x >> amount,
+        6 => x >> amount,
+        7 => {
+            let outcome = 1 << (x.cmp(&y) as i8 + 1);
+            i64::from(m >> 24 & outcome != 0)
+        }
+        _ => return multiply_add(x, y, c, m),
     };
     let signed = flag(4);
     let negative = value < 0 && !flag(7);
-    let value = match (flag(7), signed) {
-        (false, _) => value as u32,
-        (true, true) => value.clamp(i32::MIN.into(), i32::MAX.into()) as u32,
+    let (at, width) = part_at(m >> 20);
+    let value = match (flag(7), signed, width) {
+        (false, ..) => value as u32,
+        (true, true, _) => value.clamp(-1 << (width - 1), (1 << (width - 1)) - 1) as u32,
+        (true, false, 8 | 16) => value.clamp(0, (1 << width) - 1) as u32,
         // The hardware saturates shifts on both sides, but sums and the like only from below.
-        (true, false) if m & 15 == 5 => value.clamp(0, u32::MAX.into()) as u32,
-        (true, false) => value.max(0) as u32,
+        (true, false, _) if m & 15 == 5 => value.clamp(0, u32::MAX.into()) as u32,
+        (true, false, _) => value.max(0) as u32,
     };
     match m >> 9 & 3 {
+        0 if width < 32 => {
+            let field = ((1 << width) - 1) << at;
+            c & !field | value << at & field
+        }
         0 => value,
         1 => value.wrapping_add(c),
         n if signed => {
@@ -689,5 +744,18 @@ fn video_op(a: u32, b: u32, c: u32, m: u32) -> u32 {
         // A negative result, which has no saturation, counts as larger than any `c`.
         _ if negative => value,
         _ => value.max(c),
+    }
+}
+
+/// `vmad`: x · y + c (+ 1), shifted right and perhaps saturated.
+fn multiply_add(x: i64, y: i64, c: u32, m: u32) -> u32 {
+    let flag = |bit: u32| m >> bit & 1 != 0;
+    let signed = flag(5) || flag(6);
+    let c = if signed { i128::from(c as i32) } else { i128::from(c) };
+    let sum = (i128::from(x) * i128::from(y) + c + i128::from(flag(11))) >> (m >> 28);
+    match (flag(7), signed) {
+        (false, _) => sum as u32,
+        (true, true) => sum.clamp(i32::MIN.into(), i32::MAX.into()) as u32,
+        (true, false) => sum.clamp(0, u32::MAX.into()) as u32,
     }
 }

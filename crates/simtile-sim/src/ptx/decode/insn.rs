@@ -2,12 +2,15 @@
 
 use super::modifiers::Modifiers;
 use super::{Decoder, Result};
-use crate::ptx::code::{Logic, NONE, Op, PredSrc};
-use crate::ptx::lanes::lanes;
+use crate::ptx::code::{Logic, NONE, Op, PredSrc, Special};
+use crate::ptx::lanes::{lanes, test};
 use simtile_image::ptx::{Instruction, Operand, Type};
 
 impl Decoder<'_, '_> {
     pub(super) fn instruction(&mut self, i: &Instruction) -> Result<()> {
+        if super::grammar::allows(&i.opcode, &i.modifiers) == Some(false) {
+            return self.bad(format!("PTX has no instruction `{}`", i.name()));
+        }
         let mut m = Modifiers::new(&i.modifiers);
         match i.opcode.as_str() {
             "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "abs" | "neg" | "min" | "max" | "rcp"
@@ -75,10 +78,23 @@ impl Decoder<'_, '_> {
     fn mov(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
         let Some(ty) = m.ty() else { return self.refuse() };
         let [dst, src] = self.operands::<2>(i)?;
+        if ty == Type::Pred && *src == Operand::Name("%is_explicit_cluster".into()) {
+            let (dst, a) = (self.pred_dst(dst)?, self.names.temp());
+            self.emit_free(Op::Special { dst: a, what: Special::IsExplicitCluster })?;
+            let f = test::compare(Type::U64, false).map_or_else(|| self.refuse(), Ok)?;
+            let mode = test::outcomes("ne", Type::U64).unwrap_or(0);
+            let zero = self.constant(0);
+            let (logic, with) = (Logic::First, PredSrc::TRUE);
+            self.emit(Op::Test { f, mode, src: [a, zero, zero], yes: dst, no: NONE, logic, with })?;
+            return Ok(());
+        }
         if ty == Type::Pred {
             let (dst, a) = (self.pred_dst(dst)?, self.pred(src)?);
             self.emit(Op::Logic { op: Logic::First, negate: false, dst, a, b: PredSrc::TRUE })?;
             return Ok(());
+        }
+        if ty == Type::B128 {
+            return self.mov_wide(dst, src);
         }
         if ty.bytes() > 8 {
             return self.refuse();
@@ -120,6 +136,25 @@ impl Decoder<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// `mov.b128`: between registers of 128 bits, or one and its two halves.
+    fn mov_wide(&mut self, dst: &Operand, src: &Operand) -> Result<()> {
+        let from = match src {
+            Operand::Vector(parts) if parts.len() == 2 => {
+                [self.src(&parts[0], Type::B64)?, self.src(&parts[1], Type::B64)?]
+            }
+            whole => self.wide(whole)?,
+        };
+        let to = match dst {
+            Operand::Vector(parts) if parts.len() == 2 => [self.dst(&parts[0])?.0, self.dst(&parts[1])?.0],
+            whole => self.wide(whole)?,
+        };
+        // One half may be the other's source.
+        let upper = self.names.temp();
+        self.emit_move(upper, from[1])?;
+        self.emit_move(to[0], from[0])?;
+        self.emit_move(to[1], upper)
     }
 
     pub(super) fn emit_move(&mut self, dst: u32, a: u32) -> Result<()> {

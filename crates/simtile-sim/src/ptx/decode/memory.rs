@@ -44,7 +44,26 @@ impl Decoder<'_, '_> {
         }
     }
 
+    /// Refuses combinations of order, scope, cache and space that PTX does not have.
+    fn check_access(&self, i: &Instruction) -> Result<()> {
+        let has = |names: &[&str]| i.modifiers.iter().any(|m| names.contains(&m.as_str()));
+        let ordered = has(&["relaxed", "acquire", "release", "acq_rel"]);
+        let scoped = has(&["cta", "cluster", "gpu", "sys"]);
+        let plain = matches!(i.opcode.as_str(), "ld" | "st");
+        let wrong = match i.opcode.as_str() {
+            "ld" => has(&["release", "acq_rel"]),
+            "st" => has(&["acquire", "acq_rel", "nc", "const"]),
+            "red" => has(&["acquire", "acq_rel", "exch", "cas"]),
+            _ => false,
+        } || plain && ordered != scoped
+            || has(&["nc"]) && !has(&["global"])
+            || has(&["volatile"]) && has(&["local", "const", "param"])
+            || !plain && i.opcode != "ldu" && has(&["local", "const", "param"]);
+        if wrong { self.bad(format!("PTX has no instruction `{}`", i.name())) } else { Ok(()) }
+    }
+
     pub(super) fn load(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
+        self.check_access(i)?;
         let policy = m.take("L2::cache_hint");
         let strong = m.memory_order();
         let space = if i.opcode == "ldu" {
@@ -55,7 +74,10 @@ impl Decoder<'_, '_> {
         };
         m.take("nc");
         let lanes = m.vector();
-        let Some(ty) = m.ty().filter(|t| matches!(t.bytes(), 1..=8)) else { return self.refuse() };
+        let Some(ty) = m.ty().filter(|t| matches!(t.bytes(), 1..=16)) else { return self.refuse() };
+        if !is_stored(ty) {
+            return self.bad(format!("PTX has no instruction `{}`", i.name()));
+        }
         if i.operands.len() != 2 + usize::from(policy) || ty == Type::Pred {
             return self.refuse();
         }
@@ -63,6 +85,19 @@ impl Decoder<'_, '_> {
         let bits = ty.bytes() as u32 * 8;
         let mut sign_to = 0;
         let mut regs: Vec<Slot> = Vec::with_capacity(lanes);
+        if ty == Type::B128 {
+            if lanes != 1 {
+                return self.refuse();
+            }
+            let halves = match &i.operands[0] {
+                Operand::Sink => [NONE; 2],
+                wide => self.wide(wide)?,
+            };
+            let (regs, cache) = (Box::from(halves), self.cache());
+            let access = Access { space, addr, width: 8, sign_to: 0, regs, cache, strong };
+            self.emit(Op::Load(Box::new(access)))?;
+            return Ok(());
+        }
         for element in self.elements(&i.operands[0], lanes)? {
             if *element == Operand::Sink {
                 regs.push(NONE);
@@ -91,15 +126,28 @@ impl Decoder<'_, '_> {
         if m.take("bulk") {
             return self.refuse();
         }
+        self.check_access(i)?;
         let policy = m.take("L2::cache_hint");
         let strong = m.memory_order();
         let space = self.space(m);
         let lanes = m.vector();
-        let Some(ty) = m.ty().filter(|t| matches!(t.bytes(), 1..=8)) else { return self.refuse() };
+        let Some(ty) = m.ty().filter(|t| matches!(t.bytes(), 1..=16)) else { return self.refuse() };
+        if !is_stored(ty) {
+            return self.bad(format!("PTX has no instruction `{}`", i.name()));
+        }
         if i.operands.len() != 2 + usize::from(policy) || ty == Type::Pred {
             return self.refuse();
         }
         let (space, addr) = self.address(&i.operands[0], space)?;
+        if ty == Type::B128 {
+            if lanes != 1 {
+                return self.refuse();
+            }
+            let (regs, cache) = (Box::from(self.wide(&i.operands[1])?), self.cache());
+            let access = Access { space, addr, width: 8, sign_to: 0, regs, cache, strong };
+            self.emit(Op::Store(Box::new(access)))?;
+            return Ok(());
+        }
         let elements = self.elements(&i.operands[1], lanes)?;
         let regs = elements.iter().map(|e| self.src(e, ty)).collect::<Result<Box<[Slot]>>>()?;
         let cache = self.cache();
@@ -131,11 +179,45 @@ impl Decoder<'_, '_> {
         Ok(())
     }
 
+    /// `red.async`: an atomic in another block's memory, and the bytes for its barrier.
+    fn reduce_async(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
+        m.memory_order();
+        m.take("mbarrier::complete_tx::bytes");
+        if i.opcode != "red" || !m.take("shared::cluster") {
+            return self.refuse();
+        }
+        let Some(name) = m.pick(&["add", "and", "or", "xor", "inc", "dec", "min", "max"]) else {
+            return self.refuse();
+        };
+        let (op, Some(ty)) = (atom_op(name), m.ty()) else { return self.refuse() };
+        let fits = match op {
+            AtomOp::And | AtomOp::Or | AtomOp::Xor => ty == Type::B32,
+            AtomOp::Add => matches!(ty, Type::U32 | Type::S32 | Type::U64),
+            AtomOp::Min | AtomOp::Max => matches!(ty, Type::U32 | Type::S32),
+            _ => ty == Type::U32,
+        };
+        if !fits {
+            return self.bad(format!("PTX has no instruction `{}`", i.name()));
+        }
+        let [to, value, barrier] = self.operands::<3>(i)?;
+        let (space, addr) = self.address(to, Space::Shared)?;
+        let src = Box::from([self.src(value, ty)?]);
+        let (cache, bytes) = (self.cache(), self.constant(ty.bytes()));
+        let (barrier_space, barrier) = self.address(barrier, Space::Shared)?;
+        let atom = Atom { space, addr, op, ty, dst: Box::default(), src, swap: NONE, cache };
+        self.emit(Op::Atom(Box::new(atom)))?;
+        let op = MbarOp::CompleteTx;
+        let complete = Mbar { op, space: barrier_space, addr: barrier, dst: NONE, arg: bytes };
+        self.emit(Op::Mbar(Box::new(complete)))?;
+        Ok(())
+    }
+
     pub(super) fn atomic(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
         let returns = i.opcode == "atom";
         if m.take("async") {
-            return self.refuse();
+            return self.reduce_async(i, m);
         }
+        self.check_access(i)?;
         let policy = m.take("L2::cache_hint");
         m.memory_order();
         let space = self.space(m);
@@ -147,11 +229,18 @@ impl Decoder<'_, '_> {
         let lanes = m.vector();
         let Some(ty) = m.ty() else { return self.refuse() };
         let op = atom_op(name);
-        if !atom_is_built(op, ty, lanes) {
-            return self.refuse();
-        }
         let half = matches!(ty, Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2);
-        if no_ftz && !half {
+        let bits = matches!(ty, Type::B16 | Type::B32 | Type::B64 | Type::B128);
+        let wrong = match op {
+            AtomOp::And | AtomOp::Or | AtomOp::Xor | AtomOp::Exch | AtomOp::Cas => !bits,
+            AtomOp::Inc | AtomOp::Dec => ty != Type::U32,
+            AtomOp::Add => bits || ty == Type::S64,
+            AtomOp::Min | AtomOp::Max => bits || ty == Type::F64,
+        };
+        if wrong || no_ftz != half || lanes > 1 && space == Space::Shared {
+            return self.bad(format!("PTX has no instruction `{}`", i.name()));
+        }
+        if !atom_is_built(op, ty, lanes) {
             return self.refuse();
         }
         let mut rest = &i.operands[..];
@@ -161,7 +250,11 @@ impl Decoder<'_, '_> {
             rest = tail;
             if *first != Operand::Sink {
                 for element in self.elements(first, lanes)? {
-                    dst.push(self.slot_or_none(element)?);
+                    dst.push(if ty == Type::B128 {
+                        self.wide(element)?[0]
+                    } else {
+                        self.slot_or_none(element)?
+                    });
                 }
             }
         }
@@ -170,6 +263,17 @@ impl Decoder<'_, '_> {
             return self.bad(format!("{} takes another number of operands", i.opcode));
         }
         let (space, addr) = self.address(&rest[0], space)?;
+        if ty == Type::B128 {
+            let mut src = self.wide(&rest[1])?.to_vec();
+            if op == AtomOp::Cas {
+                src.extend(self.wide(&rest[2])?);
+            }
+            let dst = if dst.is_empty() { Box::default() } else { Box::from(self.wide(&i.operands[0])?) };
+            let cache = self.cache();
+            let atom = Atom { space, addr, op, ty, dst, src: src.into(), swap: NONE, cache };
+            self.emit(Op::Atom(Box::new(atom)))?;
+            return Ok(());
+        }
         let elements = self.elements(&rest[1], lanes)?;
         let src = elements.iter().map(|e| self.src(e, ty)).collect::<Result<Box<[Slot]>>>()?;
         let swap = if op == AtomOp::Cas { self.src(&rest[2], ty)? } else { NONE };
@@ -242,6 +346,7 @@ impl Decoder<'_, '_> {
                 ignore,
                 align,
                 barrier: None,
+                multicast: NONE,
                 reduce: None,
                 cache,
             };
@@ -252,7 +357,7 @@ impl Decoder<'_, '_> {
 
     fn copy_bulk(&mut self, i: &Instruction, mut m: Modifiers<'_>, reduce: bool) -> Result<()> {
         // These take other operands, so they are refused before operands are counted.
-        if m.pick(&["tensor", "multicast::cluster"]).is_some() {
+        if m.take("tensor") {
             return self.refuse();
         }
         if reduce && !(m.take("async") && m.take("bulk")) {
@@ -275,6 +380,7 @@ impl Decoder<'_, '_> {
         let (to_space, from_space) = (self.space(&mut m), self.space(&mut m));
         let counted = m.take("mbarrier::complete_tx::bytes");
         let grouped = m.take("bulk_group");
+        let multicast = m.take("multicast::cluster");
         if counted == grouped || to_space == Space::Generic || from_space == Space::Generic {
             return self.refuse();
         }
@@ -295,6 +401,14 @@ impl Decoder<'_, '_> {
         if policy {
             operands = operands.split_last().map_or(operands, |(_, rest)| rest);
         }
+        let blocks = match operands.split_last() {
+            Some((blocks, rest)) if multicast && counted && !reduce => {
+                operands = rest;
+                self.src(blocks, Type::B16)?
+            }
+            _ if multicast => return self.refuse(),
+            _ => NONE,
+        };
         let (to, from, size, barrier) = match operands {
             [to, from, size, barrier] if counted => (to, from, size, Some(barrier)),
             [to, from, size] if grouped => (to, from, size, None),
@@ -315,6 +429,7 @@ impl Decoder<'_, '_> {
             ignore: PredSrc { slot: NONE, negated: true },
             align: 16,
             barrier,
+            multicast: blocks,
             reduce: operation,
             cache,
         };
@@ -338,7 +453,7 @@ fn atom_op(name: &str) -> AtomOp {
     }
 }
 
-/// The combinations that PTX defines, 128 bits aside.
+/// The combinations that PTX defines.
 fn atom_is_built(op: AtomOp, ty: Type, lanes: usize) -> bool {
     use AtomOp as A;
     use Type as T;
@@ -349,6 +464,9 @@ fn atom_is_built(op: AtomOp, ty: Type, lanes: usize) -> bool {
             T::F16x2 | T::Bf16x2 => matches!(op, A::Add | A::Min | A::Max) && lanes <= 4,
             _ => false,
         };
+    }
+    if ty == T::B128 {
+        return matches!(op, A::Exch | A::Cas);
     }
     match op {
         A::Exch => matches!(ty, T::B32 | T::B64 | T::U32 | T::U64 | T::S32 | T::S64 | T::F32),
@@ -363,4 +481,9 @@ fn atom_is_built(op: AtomOp, ty: Type, lanes: usize) -> bool {
             matches!(ty, T::U32 | T::S32 | T::U64 | T::S64 | T::F16 | T::F16x2 | T::Bf16 | T::Bf16x2)
         }
     }
+}
+
+/// Whether loads and stores know the type: floats narrower than 32 bits move as bits.
+fn is_stored(ty: Type) -> bool {
+    !matches!(ty, Type::F16 | Type::Bf16 | Type::F16x2 | Type::Bf16x2)
 }

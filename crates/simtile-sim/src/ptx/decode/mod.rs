@@ -7,6 +7,7 @@ mod arith;
 mod clear;
 mod control;
 mod globals;
+mod grammar;
 mod insn;
 mod isa;
 mod memory;
@@ -460,6 +461,13 @@ impl<'a, 'm> Decoder<'a, 'm> {
         let result = self.emit(op);
         self.guard = guard;
         result.map(drop)
+    }
+
+    /// The architecture that the module is written for, as 90 for `sm_90`.
+    fn architecture(&self) -> u32 {
+        let target = self.scope.module.targets.first().map_or("", |t| t.as_str());
+        let digits = target.trim_start_matches("sm_").trim_end_matches(|c: char| !c.is_ascii_digit());
+        digits.parse().unwrap_or(0)
     }
 
     fn bad<T>(&self, what: impl Into<String>) -> Result<T> {

@@ -65,9 +65,9 @@ impl<'i> Modifiers<'i> {
     /// Drops the modifiers of memory order, scope and caching, which change nothing here. True if one of
     /// them makes the access a strong one.
     pub(super) fn memory_order(&mut self) -> bool {
-        let strong =
-            self.pick(&["relaxed", "acquire", "release", "acq_rel", "volatile", "mmio", "sc"]).is_some();
+        let strong = self.pick(&["relaxed", "acquire", "release", "acq_rel", "volatile", "sc"]).is_some();
         self.take("weak");
+        self.take("mmio");
         self.pick(&["cta", "cluster", "gpu", "sys"]);
         self.pick(&["ca", "cg", "cs", "lu", "cv", "wb", "wt"]);
         self.left.retain(|m| {

@@ -19,6 +19,8 @@ pub(super) enum Symbol {
         bits: u32,
         lanes: u32,
     },
+    /// The lower half of 128 bits; the upper one is in the next slot.
+    Wide(Slot),
     Pred(u32),
     Shared(u32),
     Dynamic,
@@ -159,6 +161,11 @@ impl Names {
     fn register(&mut self, bits: u32) -> Symbol {
         match bits {
             0 => Symbol::Pred(self.temp_pred()),
+            128 => {
+                let slot = self.temp();
+                self.temp();
+                Symbol::Wide(slot)
+            }
             bits => Symbol::Reg { slot: self.temp(), bits },
         }
     }
@@ -187,7 +194,7 @@ impl Names {
 fn register_bits(ty: Type) -> Option<u32> {
     match ty {
         Type::Pred => Some(0),
-        Type::B128 | Type::TexRef | Type::SamplerRef | Type::SurfRef => None,
+        Type::TexRef | Type::SamplerRef | Type::SurfRef => None,
         _ => Some(ty.bytes() as u32 * 8),
     }
 }
@@ -199,11 +206,11 @@ impl Decoder<'_, '_> {
         match variable.space {
             Declared::Reg => {
                 let Some(bits) = register_bits(variable.ty) else {
-                    return Err(unsupported(line, format!("register `{name}` of 128 bits")));
+                    return Err(unsupported(line, format!("register `{name}` of this type")));
                 };
                 if let Some(count) = variable.count {
                     self.names.top().families.push(Family { prefix: name.to_owned(), count, bits });
-                } else if variable.vector > 1 {
+                } else if variable.vector > 1 && bits <= 64 {
                     let slot = self.names.regs;
                     let lanes = u32::from(variable.vector);
                     self.names.regs += lanes;
@@ -316,6 +323,17 @@ impl Decoder<'_, '_> {
                 _ => self.bad(format!("`{name}` is not a register")),
             },
             _ => self.bad("a destination register is missing"),
+        }
+    }
+
+    /// Both halves of a register of 128 bits.
+    pub(super) fn wide(&mut self, operand: &Operand) -> Result<[Slot; 2]> {
+        match operand {
+            Operand::Name(name) => match self.find(name)? {
+                Symbol::Wide(slot) => Ok([slot, slot + 1]),
+                _ => self.bad(format!("`{name}` has not 128 bits")),
+            },
+            _ => self.bad("a register of 128 bits is missing"),
         }
     }
 

@@ -15,6 +15,17 @@ impl Decoder<'_, '_> {
             // Every access is already visible in the order of execution; what is left of these
             // instructions has no effect on results.
             "membar" | "fence" => {
+                let has = |names: &[&str]| i.modifiers.iter().any(|m| names.contains(&m.as_str()));
+                let scoped = match i.opcode.as_str() {
+                    "membar" => has(&["cta", "gl", "sys", "proxy"]),
+                    _ => {
+                        let own = ["mbarrier_init", "proxy::async", "proxy::async::generic", "proxy"];
+                        has(&["cta", "cluster", "gpu", "sys"]) || has(&own)
+                    }
+                };
+                if !scoped {
+                    return self.bad(format!("{} lacks a scope", i.name()));
+                }
                 while let Some(name) = m.next() {
                     let known = [
                         "cta",
@@ -65,7 +76,11 @@ impl Decoder<'_, '_> {
                 self.emit_move(dst, zero)?;
             }
             "nanosleep" => {
-                m.take("u32");
+                let [time] = self.operands::<1>(i)?;
+                if !m.take("u32") {
+                    return self.bad("nanosleep takes .u32");
+                }
+                self.src(time, Type::U32)?;
                 self.emit(Op::Yield)?;
             }
             "activemask" => {
@@ -128,6 +143,14 @@ impl Decoder<'_, '_> {
             [id, count] => (id, Some(count)),
             _ => return self.bad("a barrier takes its number and a count of threads"),
         };
+        if let Operand::Integer(16..) = id {
+            return self.bad("barriers have numbers up to 15");
+        }
+        if let Some(Operand::Integer(n)) = count
+            && !n.is_multiple_of(32)
+        {
+            return self.bad(format!("a barrier for {n} threads; a multiple of 32 is needed"));
+        }
         let id = self.src(id, Type::U32)?;
         let count = match count {
             Some(count) => self.src(count, Type::U32)?,
@@ -154,6 +177,9 @@ impl Decoder<'_, '_> {
             _ => (operands, None),
         };
         let op = match i.opcode.as_str() {
+            "shfl" | "vote" if !sync && self.architecture() >= 70 => {
+                return self.bad(format!("{} without .sync needs a target below sm_70", i.opcode));
+            }
             "shfl" => {
                 let mode = match m.pick(&["up", "down", "bfly", "idx"]) {
                     Some("up") => ShflMode::Up,
@@ -189,6 +215,9 @@ impl Decoder<'_, '_> {
                 }
                 let Some(ty @ (Type::B32 | Type::B64)) = m.ty() else { return self.refuse() };
                 let [d, a] = operands else { return self.bad("match takes other operands") };
+                if !all && matches!(d, Operand::Pair(..)) {
+                    return self.bad("match.any has no predicate");
+                }
                 let (dst, pred) = self.dst_pair(d)?;
                 TogetherOp::Match { all, dst, pred, value: self.src(a, ty)? }
             }

@@ -3,6 +3,7 @@
 //!
 //! With `SIMTILE_UPDATE` set, the file is written instead.
 
+use super::grammar::expand;
 use super::isa::opcodes;
 use crate::exec::{DeviceTraits, LoadFault};
 use std::collections::BTreeSet;
@@ -31,15 +32,6 @@ fn families() -> Vec<Family> {
             Family { pattern: next(), types: next(), operands: next() }
         })
         .collect()
-}
-
-/// All words that a pattern stands for: `{a|b|}` is one of its parts.
-fn expand(pattern: &str) -> Vec<String> {
-    let Some(open) = pattern.find('{') else { return vec![pattern.to_owned()] };
-    let close = open + pattern[open..].find('}').expect("a group that ends");
-    let tails = expand(&pattern[close + 1..]);
-    let parts = pattern[open + 1..close].split('|');
-    parts.flat_map(|part| tails.iter().map(move |tail| format!("{}{part}{tail}", &pattern[..open]))).collect()
 }
 
 fn bits(ty: &str) -> u32 {

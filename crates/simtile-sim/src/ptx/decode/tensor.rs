@@ -27,6 +27,7 @@ fn element(name: &str) -> Option<Element> {
         "u8" => Element::U8,
         "s4" => Element::S4,
         "u4" => Element::U4,
+        "b1" => Element::B1,
         _ => return None,
     })
 }
@@ -87,13 +88,14 @@ impl Decoder<'_, '_> {
     fn wmma(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<Matrix> {
         let Some(what) = m.pick(&["load", "store", "mma"]) else { return self.refuse() };
         if what == "mma" {
+            let bits = self.bit_operation(m)?;
             if !(m.take("sync") && m.take("aligned")) {
                 return self.refuse();
             }
             let (Some(_), Some(_)) = (m.pick(&["row", "col"]), m.pick(&["row", "col"])) else {
                 return self.refuse();
             };
-            return self.multiply(i, m, true);
+            return self.multiply(i, m, true, bits);
         }
         let part = match m.pick(&["a", "b", "c", "d"]) {
             Some("a") => Part::A,
@@ -140,11 +142,28 @@ impl Decoder<'_, '_> {
         if !(m.take("sync") && m.take("aligned")) {
             return self.refuse();
         }
-        self.multiply(i, m, false)
+        let bits = self.bit_operation(m)?;
+        self.multiply(i, m, false, bits)
+    }
+
+    /// How single bits are joined, if the instruction says so.
+    fn bit_operation(&mut self, m: &mut Modifiers<'_>) -> Result<Option<Element>> {
+        Ok(match (m.pick(&["xor", "and"]), m.take("popc")) {
+            (Some("xor"), true) => Some(Element::B1Xor),
+            (Some(_), true) => Some(Element::B1),
+            (None, false) => None,
+            _ => return self.refuse(),
+        })
     }
 
     /// What `wmma.mma` and `mma` have in common, from the shape on.
-    fn multiply(&mut self, i: &Instruction, m: &mut Modifiers<'_>, wmma: bool) -> Result<Matrix> {
+    fn multiply(
+        &mut self,
+        i: &Instruction,
+        m: &mut Modifiers<'_>,
+        wmma: bool,
+        bits: Option<Element>,
+    ) -> Result<Matrix> {
         let Some(shape) = m.next().and_then(shape) else { return self.refuse() };
         let fits = wmma || m.take("row") && m.take("col");
         if !fits {
@@ -155,7 +174,10 @@ impl Decoder<'_, '_> {
         let mut types = Vec::new();
         while let Some(name) = m.next() {
             let Some(element) = element(name) else { return self.refuse() };
-            types.push(element);
+            types.push(if element == Element::B1 { bits.unwrap_or(element) } else { element });
+        }
+        if bits.is_some() != types.iter().any(|e| e.bits() == 1) {
+            return self.refuse();
         }
         let (d, a, b, c) = match types[..] {
             // wmma on f16 names the accumulators only.
@@ -197,6 +219,13 @@ fn wmma_registers(shape: Shape, part: Part, e: Element) -> Option<u32> {
         (Element::S32, Part::C) if half_shapes => Some(8),
         (Element::Tf32, Part::A | Part::B) if (shape.m, shape.n, shape.k) == (16, 16, 8) => Some(4),
         (Element::F64, _) if (shape.m, shape.n, shape.k) == (8, 8, 4) => Some(per_lane),
+        (Element::S4 | Element::U4, Part::A | Part::B) if (shape.m, shape.n, shape.k) == (8, 8, 32) => {
+            Some(1)
+        }
+        (Element::B1 | Element::B1Xor, Part::A | Part::B) if (shape.m, shape.n, shape.k) == (8, 8, 128) => {
+            Some(1)
+        }
+        (Element::S32, Part::C) if (shape.m, shape.n) == (8, 8) && matches!(shape.k, 32 | 128) => Some(2),
         _ => None,
     }
 }
@@ -213,7 +242,7 @@ fn combination_is_built(shape: Shape, [d, a, b, c]: [Element; 4], wmma: bool) ->
             (E::F16, E::F16) => accumulator(c) && accumulator(d),
             (E::Bf16, E::Bf16) | (E::Tf32, E::Tf32) => (c, d) == (E::F32, E::F32),
             (E::F64, E::F64) => (c, d) == (E::F64, E::F64),
-            (a, b) => a == b && integers(a) && (c, d) == (E::S32, E::S32),
+            (a, b) => a == b && (integers(a) || nibbles(a) || a.bits() == 1) && (c, d) == (E::S32, E::S32),
         };
     }
     match (a, b) {
@@ -232,6 +261,9 @@ fn combination_is_built(shape: Shape, [d, a, b, c]: [Element; 4], wmma: bool) ->
         }
         (a, b) if nibbles(a) && nibbles(b) => {
             (c, d) == (E::S32, E::S32) && matches!((m, n, k), (8, 8, 32) | (16, 8, 32) | (16, 8, 64))
+        }
+        (a, b) if a == b && a.bits() == 1 => {
+            (c, d) == (E::S32, E::S32) && matches!((m, n, k), (8, 8, 128) | (16, 8, 128) | (16, 8, 256))
         }
         _ => false,
     }

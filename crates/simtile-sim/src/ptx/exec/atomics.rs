@@ -6,6 +6,7 @@ use crate::check::Touch;
 use crate::exec::FaultReason;
 use crate::ptx::code::{Atom, AtomOp, Lanes};
 use crate::ptx::lanes::half;
+use parking_lot::Mutex;
 use simtile_image::ptx::Type;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -129,6 +130,9 @@ impl Memory<'_, '_> {
         swap: Option<&Lanes>,
         out: &mut [Lanes],
     ) -> Result<()> {
+        if atom.ty == Type::B128 {
+            return self.atomic_wide(atom, addresses, mask, operands, out);
+        }
         let width = atom.ty.bytes() as u32;
         let total = u64::from(width) * operands.len() as u64;
         let keep = u64::MAX >> (64 - 8 * width);
@@ -154,6 +158,45 @@ impl Memory<'_, '_> {
                 if let Some(out) = out.get_mut(i) {
                     out[lane] = old;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// `exch` and `cas` of 128 bits. Operands: both halves of what is compared (or stored), then of the new value. They
+    /// are atomic with each other.
+    fn atomic_wide(
+        &mut self,
+        atom: &Atom,
+        addresses: &Lanes,
+        mask: u32,
+        operands: &[&Lanes],
+        out: &mut [Lanes],
+    ) -> Result<()> {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        for lane in each_lane(mask) {
+            let address = addresses[lane];
+            if !address.is_multiple_of(16) {
+                return fault(lane as u32, Self::misaligned(address, 16));
+            }
+            let place = self.resolve(atom.space, address);
+            let value = |at: usize| operands.get(at).map_or(0, |lanes| lanes[lane]);
+            let _guard = ONE_AT_A_TIME.lock();
+            if atom.op != AtomOp::Exch {
+                self.check_written(place, 16, lane, atom.cache)?;
+            }
+            let low = self.load_one(place, 0, 8, lane, atom.cache)?;
+            let high = self.load_one(place, 8, 8, lane, atom.cache)?;
+            let new = match atom.op {
+                AtomOp::Exch => Some([value(0), value(1)]),
+                _ => ([low, high] == [value(0), value(1)]).then(|| [value(2), value(3)]),
+            };
+            if let Some([low, high]) = new {
+                self.store_one(place, 0, 8, low, lane, atom.cache)?;
+                self.store_one(place, 8, 8, high, lane, atom.cache)?;
+            }
+            for (out, old) in out.iter_mut().zip([low, high]) {
+                out[lane] = old;
             }
         }
         Ok(())

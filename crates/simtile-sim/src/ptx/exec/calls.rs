@@ -1,6 +1,6 @@
 //! Calls: frames, arguments, results, system calls.
 
-use super::memory::{Bytes, Memory};
+use super::memory::Bytes;
 use super::warp::{Env, Group, Warp, lanes_of, put_pred};
 use super::{Result, each_lane, fault};
 use crate::exec::FaultReason;
@@ -152,15 +152,7 @@ impl Warp {
         let depth = group.depth as usize;
         for lane in each_lane(mask) {
             let args: Vec<u64> = call.args.iter().map(|p| self.argument(depth, lane, p, constants)).collect();
-            let mut memory = Memory {
-                worker: env.worker,
-                blocks: env.blocks,
-                block: self.block,
-                local: &mut self.local,
-                pc: group.pc,
-                warp: self.index,
-                strong: false,
-            };
+            let mut memory = env.memory((self.block, self.index), &mut self.local, group.pc, false);
             if let Callee::AssertFail = call.callee {
                 let text = super::printf::assertion(&mut memory, &args, lane)?;
                 return fault(lane as u32, FaultReason::Assert(text));

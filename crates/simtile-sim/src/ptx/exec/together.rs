@@ -6,7 +6,7 @@ use super::warp::{Env, Frame, Group, Wait, Warp, addresses, lanes_of, pred_of, p
 use super::{Result, each_lane, fault};
 use crate::exec::FaultReason;
 use crate::ptx::code::{
-    Copy, Lanes, Mbar, MbarOp, NONE, Op, ReduxOp, ShflMode, Slot, Together, TogetherOp, VoteMode,
+    Copy, Lanes, Mbar, MbarOp, NONE, Op, ReduxOp, ShflMode, Slot, Together, TogetherOp, VoteMode, window,
 };
 use crate::ptx::matrix::{self, Element, Matrix, Part};
 use simtile_image::ptx::Type;
@@ -192,15 +192,7 @@ impl Warp {
         env: &mut Env<'_, '_>,
     ) -> Result<()> {
         let frame = &mut self.frames[group.depth_index()];
-        let mut memory = Memory {
-            worker: env.worker,
-            blocks: env.blocks,
-            block: self.block,
-            local: &mut self.local,
-            pc: group.pc,
-            warp: self.index,
-            strong: false,
-        };
+        let mut memory = env.memory((self.block, self.index), &mut self.local, group.pc, false);
         match matrix {
             Matrix::Multiply { wmma, shape, types, regs, finite } => {
                 let read = |slot, lane: u32| lanes_of(&frame.regs, constants, slot)[lane as usize];
@@ -228,7 +220,9 @@ impl Warp {
                     NONE => [u64::from(if *row { columns } else { rows }); 32],
                     slot => *lanes_of(&frame.regs, constants, slot),
                 };
-                let width = element.bits() / 8;
+                // Elements narrower than a byte are read from the byte they lie in.
+                let width = element.bits().div_ceil(8);
+                let per_byte = u64::from((8 / element.bits()).max(1));
                 let per_register = if *element == Element::F64 { 1 } else { 32 / element.bits() };
                 for (register, &slot) in regs.iter().enumerate() {
                     for l in each_lane(mask) {
@@ -239,7 +233,7 @@ impl Warp {
                             let stride = u64::from(strides[l] as u32);
                             let (major, minor) = if *row { (r, c) } else { (c, r) };
                             let index = u64::from(major).wrapping_mul(stride) + u64::from(minor);
-                            let address = bases[l].wrapping_add(index * u64::from(width));
+                            let address = bases[l].wrapping_add(index / per_byte * u64::from(width));
                             if !address.is_multiple_of(width.into()) {
                                 return fault(l as u32, Memory::misaligned(address, width.into()));
                             }
@@ -258,6 +252,8 @@ impl Warp {
                             } else {
                                 memory.check_written(at, width.into(), l, 0)?;
                                 let value = memory.load_one(at, 0, width, l, 0)?;
+                                let value = value >> (index % per_byte * u64::from(element.bits()));
+                                let value = value & (u64::MAX >> (64 - element.bits()));
                                 word |= value << (within * element.bits());
                             }
                         }
@@ -399,11 +395,26 @@ pub(super) fn copy(
             let text = format!("cp.async reads {read} bytes and writes {bytes}");
             return fault(l as u32, FaultReason::IllegalInstruction(text));
         }
-        let ends = ((copy.dst_space, to[l]), (copy.src_space, from[l]));
-        memory.copy(ends.0, ends.1, bytes, read, copy.align.into(), copy.reduce, l, copy.cache)?;
-        moved += bytes;
-        if let Some((space, addresses)) = &barriers {
-            memory.mbarrier(MbarOp::CompleteTx, *space, addresses[l], bytes, l)?;
+        let mut one = |to: u64, place: &dyn Fn(u64) -> u64| -> Result<()> {
+            let ends = ((copy.dst_space, to), (copy.src_space, from[l]));
+            memory.copy(ends.0, ends.1, bytes, read, copy.align.into(), copy.reduce, l, copy.cache)?;
+            moved += bytes;
+            if let Some((space, addresses)) = &barriers {
+                memory.mbarrier(MbarOp::CompleteTx, *space, place(addresses[l]), bytes, l)?;
+            }
+            Ok(())
+        };
+        if copy.multicast == NONE {
+            one(to[l], &|address| address)?;
+            continue;
+        }
+        // The same place in each of the blocks, and its barrier there.
+        let blocks = lanes_of(&frame.regs, constants, copy.multicast)[l] as u16;
+        for rank in each_lane(blocks.into()) {
+            let place = |address: u64| {
+                address & ((1 << window::RANK_SHIFT) - 1) | (rank as u64 + 1) << window::RANK_SHIFT
+            };
+            one(place(to[l]), &place)?;
         }
     }
     Ok(moved)

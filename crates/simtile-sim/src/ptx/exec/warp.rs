@@ -75,6 +75,20 @@ pub(super) struct Env<'e, 'r> {
     pub cluster: &'e mut ClusterBarrier,
 }
 
+impl<'r> Env<'_, 'r> {
+    /// Memory as the instruction at `pc` of a warp (its block, its number in the block) sees it.
+    #[inline(always)]
+    pub(super) fn memory<'m>(
+        &'m mut self,
+        (block, warp): (usize, u32),
+        local: &'m mut [Bytes; 32],
+        pc: u32,
+        strong: bool,
+    ) -> Memory<'m, 'r> {
+        Memory { worker: self.worker, blocks: self.blocks, block, local, pc, warp, strong }
+    }
+}
+
 pub(super) struct Warp {
     /// Rank of its block.
     pub block: usize,
@@ -163,11 +177,13 @@ pub(super) fn put_pred(preds: &mut [u32], slot: u32, value: u32, mask: u32) {
 pub(super) fn addresses(addr: &Addr, frame: &Frame, constants: &[Lanes]) -> Lanes {
     let base = lanes_of(&frame.regs, constants, addr.base);
     let offset = addr.offset as u64;
+    let mut all = *base;
     if addr.frame {
-        std::array::from_fn(|l| base[l].wrapping_add(offset).wrapping_add(frame.base[l]))
+        all.iter_mut().zip(&frame.base).for_each(|(a, base)| *a = a.wrapping_add(offset).wrapping_add(*base));
     } else {
-        std::array::from_fn(|l| base[l].wrapping_add(offset))
+        all.iter_mut().for_each(|a| *a = a.wrapping_add(offset));
     }
+    all
 }
 
 impl Warp {
@@ -325,7 +341,7 @@ impl Warp {
         slice: &mut i64,
         env: &mut Env<'_, '_>,
     ) -> Result<Stop> {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(debug_assertions)))]
         if env.worker.wide {
             // SAFETY: `wide` says that the machine has what the function is compiled for.
             return unsafe { self.execute_wide(group, stop, quantum, slice, env) };
@@ -334,7 +350,7 @@ impl Warp {
     }
 
     /// [`Warp::execute_any`], compiled for the vector unit that [`is_wide`](crate::ptx::lanes::is_wide) asks for.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(debug_assertions)))]
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
     fn execute_wide(
         &mut self,
@@ -449,15 +465,8 @@ impl Warp {
                         &mut many[..access.regs.len().min(8)]
                     };
                     let width = u32::from(access.width);
-                    let mut memory = Memory {
-                        worker: env.worker,
-                        blocks: env.blocks,
-                        block: self.block,
-                        local: &mut self.local,
-                        pc: group.pc,
-                        warp: self.index,
-                        strong: access.strong,
-                    };
+                    let mut memory =
+                        env.memory((self.block, self.index), &mut self.local, group.pc, access.strong);
                     memory.load(access.space, access.cache, width, &addresses, mask, out)?;
                     for (&slot, out) in access.regs.iter().zip(out) {
                         if access.sign_to != 0 {
@@ -479,15 +488,8 @@ impl Warp {
                     for (value, &slot) in values.iter_mut().zip(access.regs.iter()) {
                         *value = lanes_of(&frame.regs, constants, slot);
                     }
-                    let mut memory = Memory {
-                        worker: env.worker,
-                        blocks: env.blocks,
-                        block: self.block,
-                        local: &mut self.local,
-                        pc: group.pc,
-                        warp: self.index,
-                        strong: access.strong,
-                    };
+                    let mut memory =
+                        env.memory((self.block, self.index), &mut self.local, group.pc, access.strong);
                     let width = access.width.into();
                     memory.store(access.space, access.cache, width, &addresses, mask, &values[..n])?;
                 }
@@ -567,15 +569,7 @@ impl Warp {
                     let swap = (atom.swap != NONE).then(|| lanes_of(&frame.regs, constants, atom.swap));
                     let mut out = [[0; 32]; 8];
                     let out = &mut out[..atom.dst.len().min(8)];
-                    let mut memory = Memory {
-                        worker: env.worker,
-                        blocks: env.blocks,
-                        block: self.block,
-                        local: &mut self.local,
-                        pc: group.pc,
-                        warp: self.index,
-                        strong: true,
-                    };
+                    let mut memory = env.memory((self.block, self.index), &mut self.local, group.pc, true);
                     memory.atomic(atom, &addresses, mask, operands, swap, out)?;
                     for (&slot, out) in atom.dst.iter().zip(out) {
                         if slot != NONE {
@@ -611,30 +605,14 @@ impl Warp {
                 Op::Mbar(mbar) => {
                     let addresses = addresses(&mbar.addr, frame, constants);
                     let args = *lanes_of(&frame.regs, constants, mbar.arg);
-                    let mut memory = Memory {
-                        worker: env.worker,
-                        blocks: env.blocks,
-                        block: self.block,
-                        local: &mut self.local,
-                        pc: group.pc,
-                        warp: self.index,
-                        strong: true,
-                    };
+                    let mut memory = env.memory((self.block, self.index), &mut self.local, group.pc, true);
                     if super::together::mbarrier(&mut memory, mbar, frame, &addresses, &args, mask)? {
                         *slice -= SPIN * 4;
                         *quantum -= SPIN * 4;
                     }
                 }
                 Op::Copy(copy) => {
-                    let mut memory = Memory {
-                        worker: env.worker,
-                        blocks: env.blocks,
-                        block: self.block,
-                        local: &mut self.local,
-                        pc: group.pc,
-                        warp: self.index,
-                        strong: false,
-                    };
+                    let mut memory = env.memory((self.block, self.index), &mut self.local, group.pc, false);
                     // Long copies count as many steps.
                     let moved = super::together::copy(&mut memory, copy, frame, constants, mask)?;
                     group.steps += moved / 256;
@@ -674,7 +652,9 @@ impl Warp {
                     block.live[self.index as usize] &= !mask;
                     block.dirty = true;
                     env.cluster.dirty = true;
-                    self.recheck(run);
+                    if self.groups.iter().any(|g| g.wait == Wait::Lanes) {
+                        self.recheck(run);
+                    }
                     return Ok(Stop::Switch);
                 }
                 Op::Trap => return fault(mask.trailing_zeros(), FaultReason::Trap),

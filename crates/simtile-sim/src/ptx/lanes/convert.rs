@@ -386,13 +386,19 @@ fn eighth(x: f64, m: u32) -> u8 {
     soft::narrow(x, E4M3_WIDE, mode::RN) as u8
 }
 
-/// `cvt.pack.sat`: two `s32` into the low bits, `c` shifted up. The mode word says to which type.
+/// `cvt.pack.sat`: two `s32` into the low bits, `c` shifted up. The mode word is that of [`pack_mode`].
 pub(in crate::ptx) fn pack_integers() -> LaneFn {
-    lanes!(|a: u32, b: u32, c: u32; m| {
-        let (dst, _) = kinds(m);
-        let src = if m & mode::OWN == 0 { Kind::S32 } else { Kind::U32 };
-        let one = |v: u32| (clamp(integer(v.into(), src), src, dst) & mask(dst.bits())) as u32;
-        let low = one(b) | one(a) << dst.bits();
-        if dst.bits() == 8 { low | c << 16 } else { low }
+    lanes!(|a: i32, b: i32, c: u32; m| {
+        let (bits, signed) = (m & 0xFF, m & mode::OWN != 0);
+        let most = (1i32 << (bits - u32::from(signed))) - 1;
+        let least = if signed { -most - 1 } else { 0 };
+        let one = |v: i32| (v.clamp(least, most) as u32) & ((1 << bits) - 1);
+        let low = one(b) | one(a) << bits;
+        if bits < 16 { low | c << (2 * bits) } else { low }
     })
+}
+
+/// The mode word of [`pack_integers`]: 2 to 16 bits each.
+pub(in crate::ptx) fn pack_mode(signed: bool, bits: u32) -> u32 {
+    bits | if signed { mode::OWN } else { 0 }
 }

@@ -52,20 +52,21 @@ impl Word for f64 {
 }
 
 /// The version of a loop that this machine runs fastest. `body` is an `#[inline(always)]` function; each version
-/// is that function compiled for another vector unit.
+/// is that function compiled for another vector unit. Builds with debug assertions, whose loops are not vectorised
+/// anyway, do without: that halves their time to compile.
 macro_rules! versions {
     ($body:ident: ($($arg:ident: $t:ty),+) $(-> $r:ty)?) => {{
         fn plain($($arg: $t),+) $(-> $r)? {
             $body($($arg),+)
         }
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(debug_assertions)))]
         #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
         fn wide($($arg: $t),+) $(-> $r)? {
             $body($($arg),+)
         }
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(debug_assertions)))]
         let fast = $crate::ptx::lanes::is_wide().then_some(wide as unsafe fn($($t),+) $(-> $r)?);
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(not(all(target_arch = "x86_64", not(debug_assertions))))]
         let fast = None::<unsafe fn($($t),+) $(-> $r)?>;
         // SAFETY: `wide` is taken only where the machine has what it is compiled for.
         unsafe { $crate::ptx::code::Versioned::new(fast.unwrap_or(plain)) }
@@ -75,11 +76,11 @@ pub(super) use versions;
 
 /// Whether the machine has the vector unit that [`versions`] compiles for.
 pub(super) fn is_wide() -> bool {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(debug_assertions)))]
     macro_rules! all {
         ($($f:tt),*) => { $(std::arch::is_x86_feature_detected!($f))&&* };
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(debug_assertions))))]
     macro_rules! all {
         ($($f:tt),*) => {
             false
