@@ -27,6 +27,8 @@ pub(crate) struct ContextRef {
     pub(crate) uid: u64,
     pub(crate) device: i32,
     pub(crate) handle: CUcontext,
+    /// The green context through which it was named; it is the primary one then.
+    pub(crate) green: Option<u64>,
 }
 
 /// A live stream.
@@ -81,6 +83,9 @@ impl Core {
             event_handles: Handles::new(Kind::Event, id),
             events: BTreeMap::new(),
             graphs: engine::graphs::GraphStore::new(id),
+            green_handles: Handles::new(Kind::GreenContext, id),
+            greens: BTreeMap::new(),
+            desc_handles: Handles::new(Kind::ResourceDesc, id),
             active: BTreeSet::new(),
             running: Vec::new(),
             policy: engine::policy::of(config.mode, config.seed),
@@ -175,8 +180,12 @@ impl Core {
     pub(crate) fn context_of(&self, state: &State, handle: CUcontext) -> Res<ContextRef> {
         match state.context_handles.get(handle.0) {
             Ok(&uid) => {
+                if let Some(green) = state.greens.get(&uid) {
+                    let (uid, device, green) = (green.primary, green.device, Some(uid));
+                    return Ok(ContextRef { uid, device, handle, green });
+                }
                 let device = state.contexts.get(&uid).map_or(0, |context| context.device);
-                Ok(ContextRef { uid, device, handle })
+                Ok(ContextRef { uid, device, handle, green: None })
             }
             Err(BadHandle::Stale) => Err(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED),
             Err(_) => Err(CUresult::CUDA_ERROR_INVALID_CONTEXT),
@@ -228,7 +237,7 @@ impl Core {
         if let Some(context) = state.contexts.get_mut(&uid) {
             context.legacy = legacy;
         }
-        Ok(ContextRef { uid, device, handle })
+        Ok(ContextRef { uid, device, handle, green: None })
     }
 
     /// Ends a context: waits for its work, as the real driver does, and takes away all that belongs to it. A
@@ -264,6 +273,7 @@ impl Core {
             keep
         });
         state.contexts.remove(&uid);
+        self.drop_greens_of(&mut state, uid);
         drop(state);
         self.printf.flush(uid);
         self.modules.context_ended(self, uid);

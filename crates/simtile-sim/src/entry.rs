@@ -7,7 +7,6 @@
 use crate::config::Mode;
 use crate::control::Verdict;
 use crate::core::{ContextRef, Core, Res, StreamRef};
-use crate::engine::capture::Hazard;
 use crate::handles::BadHandle;
 use crate::report::{Report, ReportKind};
 use crate::simulator::Shell;
@@ -62,12 +61,13 @@ fn dispatch(core: &Arc<Core>, entry: Entry, run: impl FnOnce(&Call<'_>) -> Res) 
         return Err(CUresult::CUDA_ERROR_NOT_INITIALIZED);
     }
     if unsafe_in_capture(entry) {
-        core.state.lock().refuse_unsafe(Hazard::Call)?;
+        core.state.lock().refuse_unsafe()?;
     }
     run(&call)
 }
 
-/// Calls that a capture of another stream may forbid, see `engine::capture`.
+/// Calls that a capture may forbid wherever they are made, see `State::refuse_unsafe`. Looking at events and streams, and
+/// stream-ordered allocation, are not here: they look at their handles first.
 fn unsafe_in_capture(entry: Entry) -> bool {
     matches!(
         entry,
@@ -79,12 +79,16 @@ fn unsafe_in_capture(entry: Entry) -> bool {
             | Entry::cuMemHostUnregister
             | Entry::cuMemFree
             | Entry::cuMemFreeHost
-            | Entry::cuModuleLoad
-            | Entry::cuModuleLoadData
-            | Entry::cuModuleLoadDataEx
-            | Entry::cuModuleLoadFatBinary
+            | Entry::cuMemAdvise
+            | Entry::cuMemPoolCreate
+            | Entry::cuMemPoolDestroy
+            | Entry::cuMemPoolTrimTo
             | Entry::cuModuleUnload
             | Entry::cuLibraryUnload
+            | Entry::cuCtxSetLimit
+            | Entry::cuGraphInstantiateWithFlags
+            | Entry::cuGraphInstantiateWithParams
+            | Entry::cuGraphExecDestroy
     )
 }
 
@@ -249,7 +253,8 @@ impl Call<'_> {
         let uid = *state.stream_handles.get(handle.0).map_err(invalid_handle)?;
         let stream = state.streams.get(&uid).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
         let context = state.contexts.get(&stream.context).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)?;
-        let context = ContextRef { uid: stream.context, device: context.device, handle: context.handle };
+        let (device, green) = (context.device, stream.green);
+        let context = ContextRef { uid: stream.context, device, handle: context.handle, green };
         let stream = StreamRef { uid, context, handle, legacy: stream.legacy };
         self.core.context_health(&state, context.uid)?;
         Ok(stream)
@@ -259,8 +264,12 @@ impl Call<'_> {
     pub(crate) fn default_stream(&self, context: ContextRef, per_thread: bool) -> Res<StreamRef> {
         let mut state = self.core.state.lock();
         let owner = state.contexts.get(&context.uid).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
-        let known =
-            if per_thread { owner.per_thread.get(&thread_number()).copied() } else { Some(owner.legacy) };
+        let green = context.green.and_then(|green| state.greens.get(&green));
+        let (all, legacy) = match green {
+            Some(green) => (&green.per_thread, green.legacy),
+            None => (&owner.per_thread, owner.legacy),
+        };
+        let known = if per_thread { all.get(&thread_number()).copied() } else { Some(legacy) };
         let uid = match known {
             Some(uid) => uid,
             None => {
@@ -268,8 +277,20 @@ impl Call<'_> {
                     .core
                     .add_stream(&mut state, context.uid, 0, 0, false)
                     .ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-                if let Some(owner) = state.contexts.get_mut(&context.uid) {
-                    owner.per_thread.insert(thread_number(), uid);
+                if let Some(stream) = state.streams.get_mut(&uid) {
+                    stream.green = context.green;
+                }
+                match context.green {
+                    Some(green) => {
+                        if let Some(green) = state.greens.get_mut(&green) {
+                            green.per_thread.insert(thread_number(), uid);
+                        }
+                    }
+                    None => {
+                        if let Some(owner) = state.contexts.get_mut(&context.uid) {
+                            owner.per_thread.insert(thread_number(), uid);
+                        }
+                    }
                 }
                 uid
             }

@@ -126,6 +126,9 @@ pub struct ExecContext<'a> {
     pub print: &'a (dyn Fn(&[u8]) + Sync),
     /// Where findings go that do not stop the kernel.
     pub report: &'a (dyn Fn(Finding) + Sync),
+    /// Sets the condition of a graph's conditional node (`cudaGraphSetConditional`); false if there is none of this
+    /// handle that the kernel may set.
+    pub set_condition: &'a (dyn Fn(u64, u32) -> bool + Sync),
     /// Attributes that device code can read.
     pub device: DeviceTraits,
 }

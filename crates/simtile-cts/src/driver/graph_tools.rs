@@ -114,3 +114,16 @@ pub fn edges(cx: &Cx, graph: CUgraph) -> Check<Vec<(CUgraphNode, CUgraphNode, [u
     let plain = |data: CUgraphEdgeData| [data.from_port, data.to_port, data.type_];
     Ok((0..count).map(|i| (from[i], to[i], plain(found[i]))).collect())
 }
+
+/// Parameters of an allocation on a device.
+pub fn allocation(device: CUdevice, bytes: usize) -> CUgraphNodeParams {
+    let mut params = blank(CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    // SAFETY: zeros are valid in every field.
+    let mut p: CUDA_MEM_ALLOC_NODE_PARAMS_v2 = unsafe { std::mem::zeroed() };
+    p.poolProps.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    p.poolProps.location =
+        CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device };
+    p.bytesize = bytes;
+    params.u.alloc = p;
+    params
+}

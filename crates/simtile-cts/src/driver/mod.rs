@@ -9,14 +9,19 @@ mod blocked_launches;
 mod blocking;
 mod capture;
 mod capture_calls;
+mod capture_matrix;
 mod contexts;
 mod copies;
 mod default_streams;
 mod devices;
 mod events;
+mod graph_conditions;
 mod graph_edges;
+mod graph_memory;
+mod graph_nodes;
 pub(crate) mod graph_tools;
 mod graphs;
+mod green_contexts;
 mod host_functions;
 mod init;
 mod launch_attributes;
@@ -60,6 +65,7 @@ pub const FAMILIES: &[&[Test]] = &[
     launches::TESTS,
     launch_attributes::TESTS,
     launch_errors::TESTS,
+    green_contexts::TESTS,
     host_functions::TESTS,
     values::TESTS,
     order::TESTS,
@@ -69,9 +75,13 @@ pub const FAMILIES: &[&[Test]] = &[
     sitting::TESTS,
     copies::TESTS,
     capture::TESTS,
+    capture_matrix::TESTS,
     capture_calls::TESTS,
     graphs::TESTS,
     graph_edges::TESTS,
+    graph_memory::TESTS,
+    graph_nodes::TESTS,
+    graph_conditions::TESTS,
     artifacts_simt::TESTS,
     artifacts_tile::TESTS,
 ];

@@ -8,9 +8,11 @@ use super::Sink;
 use super::capture_rows::{ROWS, Row, Shared};
 use crate::frame::{Check, Cx, Stop};
 use crate::gpu::Gpu;
-use crate::{cu, ok};
+use crate::{cu, ensure_eq, ok};
+
+use crate::frame::threads;
 use simtile_driver::sys::*;
-use std::thread;
+use std::collections::BTreeMap;
 
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 const LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -52,6 +54,27 @@ fn line(shared: &Shared<'_>, row: &Row) -> Check<Vec<String>> {
     Ok(cells)
 }
 
+/// What was measured.
+const MEASURED: &str = include_str!("../../capture-matrix.txt");
+
+/// Every cell against what was measured.
+///
+/// # Errors
+/// A cell that differs.
+pub fn compare(cx: &Cx) -> Check {
+    let gpu = Gpu::new(cx)?;
+    let shared = Shared::new(&gpu)?;
+    let measured: BTreeMap<&str, &str> = MEASURED.lines().filter_map(|line| line.rsplit_once(": ")).collect();
+    for row in ROWS {
+        let Some(expected) = measured.get(row.name) else {
+            return Err(Stop::fail(format!("{} was not measured", row.name)));
+        };
+        let found = line(&shared, row).map_err(|stop| stop.within(row.name))?;
+        ensure_eq!(found.join(" "), *expected, "{}", row.name);
+    }
+    Ok(())
+}
+
 /// Switches the calling thread's mode and gives the old one.
 fn switch(cx: &Cx, mode: CUstreamCaptureMode) -> Check<CUstreamCaptureMode> {
     let mut mode = mode;
@@ -81,7 +104,7 @@ fn cell(
     let code = if own {
         call()?
     } else {
-        thread::scope(|scope| {
+        threads::scope(|scope| {
             let other = scope.spawn(|| {
                 gpu.enter()?;
                 call()

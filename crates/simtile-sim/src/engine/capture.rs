@@ -83,15 +83,6 @@ pub(crate) struct Captured {
 const UNSUPPORTED: CUresult = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 const INVALIDATED: CUresult = CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 
-/// Which calls may not be made while a capture is under way.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hazard {
-    /// Looking at events: only a global capture minds.
-    Event,
-    /// Allocations, frees, loads, unloads.
-    Call,
-}
-
 impl State {
     /// The capture that a stream takes part in.
     pub(crate) fn capture_of(&self, stream: u64) -> Option<(u64, &Capture)> {
@@ -149,13 +140,16 @@ impl State {
         self.streams
             .values()
             .filter(|other| other.context == stream.context.uid && other.is_blocking())
+            .filter(|other| other.green == stream.context.green)
             .filter_map(|other| other.capture.as_ref().map(|capture| capture.id))
             .filter(|id| self.graphs.captures.get(id).is_some_and(|capture| !capture.dead))
             .collect()
     }
 
-    /// For calls that are unsafe while somebody captures: refused, and those captures are dead.
-    pub(crate) fn refuse_unsafe(&mut self, hazard: Hazard) -> Res {
+    /// For calls that are unsafe while somebody captures: refused, and those captures are dead. The thread that began a
+    /// capture is free if the capture, or the thread, is relaxed; another thread minds only global ones, and only
+    /// in global mode itself (measured: `capture-matrix.txt` of the conformance suite).
+    pub(crate) fn refuse_unsafe(&mut self) -> Res {
         const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
         const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         if self.graphs.captures.is_empty() {
@@ -167,10 +161,10 @@ impl State {
         }
         let mut hit = false;
         for capture in self.graphs.captures.values_mut().filter(|capture| !capture.dead) {
-            let minds = match (hazard, capture.thread == thread) {
-                (Hazard::Event, true) => capture.mode == GLOBAL,
-                (Hazard::Call, true) => capture.mode != RELAXED,
-                (_, false) => capture.mode == GLOBAL && mode == GLOBAL,
+            let minds = if capture.thread == thread {
+                capture.mode != RELAXED
+            } else {
+                capture.mode == GLOBAL && mode == GLOBAL
             };
             if minds {
                 capture.dead = true;
@@ -194,6 +188,9 @@ impl State {
             return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
         }
         let given = into.is_some();
+        if into.as_ref().is_some_and(|(graph, _)| self.graphs.captures.values().any(|c| c.graph == *graph)) {
+            return Err(CUresult::CUDA_ERROR_ILLEGAL_STATE);
+        }
         let (graph, after) = match into {
             Some(into) => into,
             None => {
@@ -295,14 +292,11 @@ impl State {
         let graph = capture.graph;
         let membership = self.streams.get(&stream).and_then(|stream| stream.capture.as_ref());
         let known = &self.graphs.graph(graph)?.graph;
-        let kernel = matches!(work, NodeWork::Kernel(..));
         // A launch that may start early does so if nothing but kernels comes before it.
         let before = membership.map_or(&[][..], |membership| &membership.after);
         let early = matches!(&work, NodeWork::Kernel(launch, _) if launch.programmatic)
             && before.iter().all(|before| matches!(known.get(before.0), Some(NodeWork::Kernel(..))));
         let data = |data: [u8; 3]| match data {
-            // Only kernels can wait inside for the rest of what comes before.
-            _ if !kernel => [0; 3],
             [0, 0, 0] if early => [PROGRAMMATIC_PORT, 0, 1],
             data => data,
         };
@@ -321,6 +315,8 @@ impl State {
         match (own, event.captured.clone()) {
             (None, None) => Ok(false),
             (Some((_, true)), _) => Err(INVALIDATED),
+            // Never recorded: nothing to wait for.
+            (Some(_), None) if event.record.is_none() => Ok(true),
             (Some((id, _)), None) => {
                 self.kill_capture(id);
                 Err(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION)
@@ -391,7 +387,12 @@ impl State {
             }
             Work::WaitValue(_) | Work::WriteValue { .. } => NodeWork::Values(Arc::new([work.clone()])),
             // Waits were looked at above; the rest no capture can hold.
-            Work::Wait(_) | Work::After(_) | Work::Memory(_) | Work::Gate(_) => {
+            Work::Wait(_)
+            | Work::After(_)
+            | Work::Memory(_)
+            | Work::Gate(_)
+            | Work::Conditions(_)
+            | Work::Branch(..) => {
                 self.kill_capture(id);
                 return Err(UNSUPPORTED);
             }
@@ -405,7 +406,8 @@ impl State {
     /// The event that was just recorded behind a captured launch stands for one of the launch's ports.
     pub(crate) fn captured_at_port(&mut self, event: u64, port: u8) {
         if let Some(captured) = self.events.get_mut(&event).and_then(|event| event.captured.as_mut()) {
-            captured.nodes.iter_mut().for_each(|node| node.1 = [port, 0, 1]);
+            let kind = u8::from(port == PROGRAMMATIC_PORT);
+            captured.nodes.iter_mut().for_each(|node| node.1 = [port, 0, kind]);
         }
     }
 }
@@ -424,7 +426,7 @@ impl Core {
             Some((_, capture)) if capture.dead => return Err(INVALIDATED),
             Some(_) => {}
         }
-        let memory = self.graph_memory(&mut state, device, bytes)?;
+        let memory = self.graph_memory(&mut state, device, bytes, Vec::new())?;
         let base = memory.base;
         state.capture_node(stream.uid, NodeWork::Alloc(memory))?;
         Ok(Some(base))

@@ -1,24 +1,20 @@
-//! Graphs and executable graphs of a simulated driver, and the launch of one.
+//! Graphs and executable graphs of a simulated driver.
 //!
 //! A node holds a description of work that can be queued again and again. Instantiation copies a graph, with
-//! the graphs of its child nodes put in their places, so later changes of the graph change nothing. A launch
-//! puts the work of all nodes on the stream at once, in an order that the edges allow, and takes one
-//! place in the queue. Only the race checker sees more: there each node knows what came before it in the
-//! graph, and nothing else of its launch.
+//! the graphs of its child nodes put in their places and those of conditional nodes kept with them, so later changes
+//! of the graph change nothing. `graph_launch` has the launch, `graph_memory` the memory of allocation nodes.
 
+use super::graph_memory::{GraphMemory, GraphPool, MemoryEntry};
 use super::launch::Launch;
-use super::state::{Item, State};
+use super::state::State;
 use super::work::{HostCall, Record, Work};
-use crate::check::VectorClock;
-use crate::config::Mode;
-use crate::core::{Core, Res, StreamRef};
-use crate::graph::{DotNode, Edge, Graph, NodeId, Reach};
+use crate::core::{Core, Res};
+use crate::graph::{DotNode, Edge, Graph, NodeId};
 use crate::handles::{Handles, Kind};
-use crate::heap::MemoryWork;
-use crate::memory::{Allocation, Backing, Fill, Mapping, MemoryKind, Origin, Transfer};
+use crate::memory::{Fill, Transfer};
 use simtile_driver::sys::*;
-use simtile_sync::{Arc, Mutex};
-use std::collections::{BTreeMap, BTreeSet};
+use simtile_sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::Weak;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -26,6 +22,15 @@ const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 /// A descriptor of a copy. Its pointers are values that are shown again; nobody follows them.
 #[derive(Clone, Copy)]
 pub(crate) struct Descriptor(pub(crate) CUDA_MEMCPY3D);
+
+impl Descriptor {
+    /// Whether the ends stay in memory of their kinds, as far as both say what it is.
+    fn may_become(&self, new: &Self) -> bool {
+        const UNIFIED: CUmemorytype = CUmemorytype::CU_MEMORYTYPE_UNIFIED;
+        let same = |a: CUmemorytype, b: CUmemorytype| a == b || a == UNIFIED || b == UNIFIED;
+        same(self.0.srcMemoryType, new.0.srcMemoryType) && same(self.0.dstMemoryType, new.0.dstMemoryType)
+    }
+}
 
 // SAFETY: plain values; the pointers are never dereferenced.
 unsafe impl Send for Descriptor {}
@@ -50,6 +55,25 @@ pub(crate) enum NodeWork {
     Free(u64),
     /// Wait-values and write-values.
     Values(Arc<[Work]>),
+    Conditional(Arc<Conditional>),
+}
+
+/// A conditional node.
+pub(crate) struct Conditional {
+    pub(crate) condition: u64,
+    pub(crate) kind: CUgraphConditionalNodeType,
+    /// Uids of its bodies, which belong to it, and their handles, shown as long as the node lives.
+    pub(crate) bodies: Vec<u64>,
+    pub(crate) handles: Box<[CUgraph]>,
+}
+
+/// A condition of a graph.
+pub(crate) struct Condition {
+    pub(crate) graph: u64,
+    pub(crate) context: u64,
+    /// What a launch sets it to.
+    pub(crate) default: Option<u32>,
+    pub(crate) value: Option<u32>,
 }
 
 impl NodeWork {
@@ -72,6 +96,21 @@ impl NodeWork {
             Self::Alloc(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_ALLOC,
             Self::Free(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_MEM_FREE,
             Self::Values(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+            Self::Conditional(_) => CUgraphNodeType::CU_GRAPH_NODE_TYPE_CONDITIONAL,
+        }
+    }
+
+    /// Whether its parameters can be set anew: memory and inner graphs are fixed when the node is made.
+    pub(crate) fn can_be_set(&self) -> bool {
+        !matches!(self, Self::Alloc(_) | Self::Free(_) | Self::Child(_) | Self::Conditional(_))
+    }
+
+    /// Graphs that belong to the node.
+    pub(crate) fn inner(&self) -> &[u64] {
+        match self {
+            Self::Child(child) => std::slice::from_ref(child),
+            Self::Conditional(node) => &node.bodies,
+            _ => &[],
         }
     }
 
@@ -81,12 +120,18 @@ impl NodeWork {
         let host = |place: &Place| !matches!(place, Place::Memory(_));
         match (self, new) {
             (Self::Kernel(old, _), Self::Kernel(new, _)) => old.context == new.context,
-            (Self::Copy(old, _), Self::Copy(new, _)) => {
-                host(&old.to.place) == host(&new.to.place) && host(&old.from.place) == host(&new.from.place)
+            (Self::Copy(old, a), Self::Copy(new, b)) => {
+                host(&old.to.place) == host(&new.to.place)
+                    && host(&old.from.place) == host(&new.from.place)
+                    && a.may_become(b)
             }
+            (Self::Set(old, _), Self::Set(new, _)) => (old.height > 1) == (new.height > 1),
             // The memory is fixed when the graph is made.
             (Self::Alloc(old), Self::Alloc(new)) => Arc::ptr_eq(old, new),
             (Self::Free(old), Self::Free(new)) => old == new,
+            (Self::Conditional(old), Self::Conditional(new)) => {
+                old.kind == new.kind && old.bodies.len() == new.bodies.len()
+            }
             _ => self.kind() == new.kind(),
         }
     }
@@ -118,6 +163,14 @@ impl DotNode for NodeWork {
                 vec!["allocation".into(), format!("{} bytes at {:#x}", memory.bytes, memory.base)]
             }
             Self::Free(base) => vec!["free".into(), format!("{base:#x}")],
+            Self::Conditional(node) => {
+                let kind = match node.kind {
+                    CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_WHILE => "while",
+                    CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_SWITCH => "switch",
+                    _ => "if",
+                };
+                vec![format!("conditional: {kind}"), format!("condition {:#x}", node.condition)]
+            }
             Self::Values(ops) => {
                 let mut lines = vec!["memory operations".to_owned()];
                 lines.extend(ops.iter().map(|op| op.name().to_owned()));
@@ -125,33 +178,6 @@ impl DotNode for NodeWork {
             }
         }
     }
-}
-
-/// Memory of an allocation node: its address is fixed when the node is made.
-pub(crate) struct GraphMemory {
-    pub(crate) base: u64,
-    pub(crate) bytes: u64,
-    pub(crate) device: i32,
-}
-
-/// What is known of an allocation node's memory.
-pub(crate) struct MemoryEntry {
-    owner: Weak<GraphMemory>,
-    bytes: u64,
-    device: i32,
-    /// Allocated by a launch and not freed since.
-    outstanding: Option<Arc<Allocation>>,
-    /// The last pending work on it.
-    last: Option<Arc<Record>>,
-}
-
-/// Graph memory of a device, bytes.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct MemoryStats {
-    pub(crate) used: u64,
-    pub(crate) used_high: u64,
-    pub(crate) reserved: u64,
-    pub(crate) reserved_high: u64,
 }
 
 /// A graph.
@@ -177,13 +203,19 @@ pub(crate) struct ExecNode {
     pub(crate) key: Option<NodeKey>,
     pub(crate) work: NodeWork,
     pub(crate) enabled: bool,
+    /// The bodies of a conditional node.
+    pub(crate) bodies: Vec<Arc<Graph<ExecNode>>>,
 }
 
 /// An executable graph.
 pub(crate) struct ExecState {
+    /// Uid of the graph that it was made from.
+    pub(crate) source: u64,
     pub(crate) flags: u64,
     pub(crate) graph: Graph<ExecNode>,
     pub(crate) objects: Vec<Arc<UserObject>>,
+    /// Conditions that its nodes read, and what a launch sets them to.
+    pub(crate) conditions: Arc<[(u64, Option<u32>)]>,
     /// The end of its last launch.
     pub(crate) last: Option<Arc<Record>>,
 }
@@ -191,9 +223,25 @@ pub(crate) struct ExecState {
 impl ExecState {
     /// The node that was made from one of the graph's.
     pub(crate) fn node_mut(&mut self, key: NodeKey) -> Option<&mut ExecNode> {
-        let id = self.graph.nodes().find(|(_, node)| node.key == Some(key))?.0;
-        self.graph.get_mut(id)
+        find_mut(&mut self.graph, key)
     }
+}
+
+fn find_mut(graph: &mut Graph<ExecNode>, key: NodeKey) -> Option<&mut ExecNode> {
+    let holds = |node: &ExecNode| node.bodies.iter().any(|body| holds_key(body, key));
+    let id = graph.nodes().find(|(_, node)| node.key == Some(key) || holds(node))?.0;
+    let node = graph.get_mut(id)?;
+    if node.key == Some(key) {
+        return Some(node);
+    }
+    let body = node.bodies.iter_mut().find(|body| holds_key(body, key))?;
+    find_mut(Arc::make_mut(body), key)
+}
+
+fn holds_key(graph: &Graph<ExecNode>, key: NodeKey) -> bool {
+    let holds =
+        |node: &ExecNode| node.key == Some(key) || node.bodies.iter().any(|body| holds_key(body, key));
+    graph.nodes().any(|(_, node)| holds(node))
 }
 
 /// An object of the user's whose destructor is called when nobody refers to it any more: neither the user, nor a
@@ -239,7 +287,8 @@ pub(crate) struct GraphStore {
     pub(crate) execs: Handles<ExecState>,
     pub(crate) objects: Handles<ObjectState>,
     pub(crate) memory: BTreeMap<u64, MemoryEntry>,
-    pub(crate) stats: BTreeMap<i32, MemoryStats>,
+    pub(crate) pools: BTreeMap<i32, GraphPool>,
+    pub(crate) conditions: BTreeMap<u64, Condition>,
     pub(crate) captures: BTreeMap<u64, super::capture::Capture>,
 }
 
@@ -252,7 +301,8 @@ impl GraphStore {
             execs: Handles::new(Kind::GraphExec, simulator),
             objects: Handles::new(Kind::UserObject, simulator),
             memory: BTreeMap::new(),
-            stats: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            conditions: BTreeMap::new(),
             captures: BTreeMap::new(),
         }
     }
@@ -317,9 +367,7 @@ impl GraphStore {
         if let Some(handle) = graph.nodes.remove(&key.1) {
             let _ = self.node_handles.remove(handle.0);
         }
-        if let NodeWork::Child(child) = work {
-            self.destroy(child);
-        }
+        self.drop_inner(&work);
         Ok(())
     }
 
@@ -330,22 +378,71 @@ impl GraphStore {
         for handle in graph.nodes.values() {
             let _ = self.node_handles.remove(handle.0);
         }
-        for (_, work) in graph.graph.nodes() {
-            if let &NodeWork::Child(child) = work {
-                self.destroy(child);
-            }
-        }
+        self.conditions.retain(|_, condition| condition.graph != uid);
+        graph.graph.nodes().for_each(|(_, work)| self.drop_inner(work));
     }
 
-    /// Whether a graph or a graph in it allocates or frees.
-    pub(crate) fn has_memory_nodes(&self, uid: u64) -> bool {
+    /// A node's work is gone: its graphs go too.
+    pub(crate) fn drop_inner(&mut self, work: &NodeWork) {
+        work.inner().iter().for_each(|&graph| self.destroy(graph));
+    }
+
+    /// Whether a graph, or one in it, has a node of which this holds.
+    pub(crate) fn has_node(&self, uid: u64, of: fn(&NodeWork) -> bool) -> bool {
         self.graphs.get(&uid).is_some_and(|graph| {
-            graph.graph.nodes().any(|(_, work)| match work {
-                NodeWork::Alloc(_) | NodeWork::Free(_) => true,
-                &NodeWork::Child(child) => self.has_memory_nodes(child),
-                _ => false,
-            })
+            let mut nodes = graph.graph.nodes();
+            nodes.any(|(_, work)| of(work) || work.inner().iter().any(|&inner| self.has_node(inner, of)))
         })
+    }
+
+    /// Whether a graph may not be copied: memory and conditions are one launch's at a time.
+    pub(crate) fn is_unique(&self, uid: u64) -> bool {
+        self.has_node(uid, |work| {
+            matches!(work, NodeWork::Alloc(_) | NodeWork::Free(_) | NodeWork::Conditional(_))
+        })
+    }
+
+    /// A node, in a body of a conditional node, that no body can hold: anything but kernels, copies, memsets, empty
+    /// nodes, child graphs and conditional nodes.
+    pub(crate) fn bad_node(&self, uid: u64, inside: bool) -> Option<CUgraphNode> {
+        let graph = self.graphs.get(&uid)?;
+        graph.graph.nodes().find_map(|(id, work)| match work {
+            NodeWork::Conditional(node) => node.bodies.iter().find_map(|&body| self.bad_node(body, true)),
+            &NodeWork::Child(child) => self.bad_node(child, inside),
+            NodeWork::Kernel(..) | NodeWork::Copy(..) | NodeWork::Set(..) | NodeWork::Empty => None,
+            _ if inside => graph.nodes.get(&id).copied(),
+            _ => None,
+        })
+    }
+
+    /// Whether a condition was made for the graph and no node reads it.
+    pub(crate) fn has_unused_condition(&self, uid: u64, read: &[(u64, Option<u32>)]) -> bool {
+        let unused = |name: &u64| read.iter().all(|(other, _)| other != name);
+        self.conditions.iter().any(|(name, condition)| condition.graph == uid && unused(name))
+    }
+
+    /// Whether a graph has memory of its own, so that it cannot be taken apart.
+    pub(crate) fn has_memory(&self, uid: u64) -> bool {
+        self.has_node(uid, |work| matches!(work, NodeWork::Alloc(_) | NodeWork::Free(_)))
+    }
+
+    /// Whether any graph frees the memory at this address.
+    pub(crate) fn frees(&self, address: u64) -> bool {
+        let of = |work: &NodeWork| matches!(work, NodeWork::Free(base) if *base == address);
+        self.graphs.values().any(|graph| graph.graph.nodes().any(|(_, work)| of(work)))
+    }
+
+    /// Conditions that the nodes of an executable graph read, and their defaults.
+    pub(crate) fn conditions_of(&self, flat: &Graph<ExecNode>) -> Vec<(u64, Option<u32>)> {
+        let mut all = Vec::new();
+        for (_, node) in flat.nodes() {
+            if let NodeWork::Conditional(work) = &node.work {
+                let default = self.conditions.get(&work.condition).and_then(|condition| condition.default);
+                all.push((work.condition, default));
+            }
+            node.bodies.iter().for_each(|body| all.extend(self.conditions_of(body)));
+        }
+        all
     }
 
     /// The nodes of a graph and of the graphs in it, with the edges between them.
@@ -362,12 +459,21 @@ impl GraphStore {
         let mut places = BTreeMap::new();
         for (id, work) in graph.nodes() {
             let key = Some((uid, id));
-            let node = ExecNode { key, work: work.clone(), enabled: true };
+            let bodies = match work {
+                NodeWork::Conditional(node) => node
+                    .bodies
+                    .iter()
+                    .map(|&body| Ok(Arc::new(self.flatten(body)?)))
+                    .collect::<Res<Vec<_>>>()?,
+                _ => Vec::new(),
+            };
+            let node = ExecNode { key, work: work.clone(), enabled: true, bodies };
             let first = flat.add(node, &[]).map_err(|_| INVALID)?;
             let mut last = first;
             if let &NodeWork::Child(child) = work {
                 let inner = self.flatten_into(child, flat)?;
-                let end = ExecNode { key: None, work: NodeWork::Empty, enabled: true };
+                let (key, work, bodies) = (None, NodeWork::Empty, Vec::new());
+                let end = ExecNode { key, work, enabled: true, bodies };
                 last = flat.add(end, &[]).map_err(|_| INVALID)?;
                 flat.connect_known(full(first, last));
                 let child = &self.graph(child)?.graph;
@@ -391,33 +497,10 @@ impl GraphStore {
         let Some(graph) = self.graphs.get(&uid) else { return Vec::new() };
         let mut all: Vec<_> = graph.objects.values().map(|(_, object)| object.clone()).collect();
         for (_, work) in graph.graph.nodes() {
-            if let &NodeWork::Child(child) = work {
-                all.extend(self.objects_of(child));
-            }
+            work.inner().iter().for_each(|&inner| all.extend(self.objects_of(inner)));
         }
         all
     }
-}
-
-/// What the nodes of one launch know of each other.
-#[derive(Default)]
-pub(crate) struct LaunchClocks {
-    pub(crate) base: Option<VectorClock>,
-    pub(crate) ends: Vec<Option<VectorClock>>,
-}
-
-/// What an item of a graph's launch is there.
-pub(crate) struct GraphItem {
-    /// None if nobody checks for races.
-    pub(crate) clocks: Option<Arc<Mutex<LaunchClocks>>>,
-    /// Number of the node in this launch; none for its end.
-    pub(crate) node: Option<usize>,
-    /// Axis of the node.
-    pub(crate) lane: u64,
-    /// Nodes that come directly before.
-    pub(crate) before: Vec<usize>,
-    /// What must live until the launch has ended.
-    pub(crate) keep: Vec<Arc<UserObject>>,
 }
 
 impl State {
@@ -447,316 +530,5 @@ impl State {
         graph.original = Some((original, new_of.into_iter().map(|(old, new)| (new, old)).collect()));
         graph.objects = objects;
         Ok((uid, handle))
-    }
-}
-
-/// Lines of nodes that follow each other: the number of the line of each node in `order`.
-fn lanes(order: &[NodeId], reach: &Reach) -> Vec<usize> {
-    let mut last: Vec<NodeId> = Vec::new();
-    let lane_of = |&node: &NodeId| match last.iter().position(|&other| reach.comes_before(other, node)) {
-        Some(lane) => {
-            last[lane] = node;
-            lane
-        }
-        None => {
-            last.push(node);
-            last.len() - 1
-        }
-    };
-    order.iter().map(lane_of).collect()
-}
-
-impl Core {
-    /// An allocation node's memory: addresses, and a name that later nodes can use.
-    pub(crate) fn graph_memory(&self, state: &mut State, device: i32, bytes: u64) -> Res<Arc<GraphMemory>> {
-        const OUT: CUresult = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
-        if bytes > self.space.budget(device).total() {
-            return Err(OUT);
-        }
-        let base = self.space.reserve_aligned(device, bytes, 512).ok_or(OUT)?;
-        let memory = Arc::new(GraphMemory { base, bytes, device });
-        let Some(allocation) = self.graph_allocation(base, bytes, device) else {
-            self.space.unreserve(device, base);
-            return Err(OUT);
-        };
-        self.space.name(&allocation);
-        let entry =
-            MemoryEntry { owner: Arc::downgrade(&memory), bytes, device, outstanding: None, last: None };
-        state.graphs.memory.insert(base, entry);
-        Ok(memory)
-    }
-
-    fn graph_allocation(&self, base: u64, bytes: u64, device: i32) -> Option<Arc<Allocation>> {
-        let rights = crate::memory::Rights::none();
-        rights.set(device, 3);
-        Some(self.space.prepare(Mapping {
-            base,
-            bytes,
-            kind: MemoryKind::Pool,
-            device,
-            origin: Origin::default(),
-            backing: Arc::new(Backing::new(bytes)?),
-            backing_offset: 0,
-            rights: Some(rights),
-            physical: None,
-            multicast: None,
-        }))
-    }
-
-    /// Forgets memory whose nodes are all gone and that is not allocated.
-    pub(crate) fn sweep_graph_memory(&self, state: &mut State) {
-        state.graphs.memory.retain(|&base, entry| {
-            let pending = entry.last.as_ref().is_some_and(|last| !last.is_over());
-            let keep = pending || entry.outstanding.is_some() || entry.owner.strong_count() > 0;
-            if !keep {
-                let _ = self.space.unname(base);
-                self.space.unreserve(entry.device, base);
-            }
-            keep
-        });
-    }
-
-    /// Frees what a graph's launch allocated, in the order of a stream, or of none. `None` if the address
-    /// is none of a graph's.
-    pub(crate) fn free_graph_memory(self: &Arc<Self>, base: u64, stream: Option<&StreamRef>) -> Option<Res> {
-        let mut state = self.state.lock();
-        let entry = state.graphs.memory.get_mut(&base)?;
-        let (bytes, device) = (entry.bytes, entry.device);
-        let Some(allocation) = entry.outstanding.take() else { return Some(Err(INVALID)) };
-        let result = match stream {
-            Some(stream) => {
-                let record = Record::pending((stream.uid, 0), Default::default());
-                let work = Work::Memory(MemoryWork::End(allocation.clone(), record.clone()));
-                entry.last = Some(record);
-                self.enqueue_locked(&mut state, stream, work)
-            }
-            None => {
-                self.space.end(&allocation);
-                Ok(())
-            }
-        };
-        if result.is_ok() {
-            let stats = state.graphs.stats.entry(device).or_default();
-            stats.used = stats.used.saturating_sub(bytes);
-        } else if let Some(entry) = state.graphs.memory.get_mut(&base) {
-            entry.outstanding = Some(allocation);
-        }
-        self.sweep_graph_memory(&mut state);
-        Some(result)
-    }
-
-    /// Puts the work of a graph on a stream.
-    ///
-    /// # Errors
-    /// A capturing stream (its capture is dead then); memory of an earlier launch that is still
-    /// allocated; the context's fault.
-    pub(crate) fn launch_graph(self: &Arc<Self>, exec: CUgraphExec, stream: &StreamRef) -> Res {
-        let mut state = self.state.lock();
-        state.graphs.execs.get(exec.0).map_err(|_| INVALID)?;
-        state.refuse_capturing(stream.uid)?;
-        state.refuse_implicit(stream)?;
-        self.take_place(&mut state, stream)?;
-        self.context_health(&state, stream.context.uid)?;
-        // It may have been destroyed while this call waited.
-        let found = state.graphs.execs.get(exec.0).map_err(|_| INVALID)?;
-        let (flags, flat, last) = (found.flags, found.graph.clone(), found.last.clone());
-        let keep = found.objects.clone();
-        let other_context = |work: &NodeWork| matches!(work, NodeWork::Kernel(launch, _) if launch.context != stream.context.uid);
-        if flat.nodes().any(|(_, node)| node.enabled && other_context(&node.work)) {
-            // A launch runs on one stream here, so on one device.
-            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
-        }
-        let schedule = (self.config.mode == Mode::Explore).then(crate::explore::current).flatten();
-        let order = flat.order(|n| schedule.as_ref().map_or(0, |schedule| schedule.choose(n)));
-        let freed = self.check_graph_memory(&state, &flat, &order, flags)?;
-
-        let host = state.order.host();
-        let frontier = state.streams.get(&stream.uid).map(|s| s.frontier.clone()).unwrap_or_default();
-        let mut items: Vec<(Work, Option<Arc<Record>>, Option<GraphItem>)> = Vec::new();
-        if let Some(last) = last.filter(|last| !last.is_over()) {
-            items.push((Work::After(last.clone()), Some(last), None));
-        }
-        for base in freed {
-            self.take_graph_memory(&mut state, base, |allocation| {
-                let record = Record::pending((stream.uid, 0), Default::default());
-                items.push((Work::Memory(MemoryWork::End(allocation, record)), None, None));
-            });
-        }
-        let clocks = self.config.checks.races.then(|| {
-            let ends = vec![None; order.len()];
-            Arc::new(Mutex::new(LaunchClocks { base: None, ends }))
-        });
-        let lanes = if clocks.is_some() { lanes(&order, &flat.reach()) } else { vec![0; order.len()] };
-        let axes = self.lane_axes(&mut state, stream.uid, lanes.iter().max().map_or(1, |most| most + 1));
-        let place: BTreeMap<NodeId, usize> = order.iter().enumerate().map(|(i, &node)| (node, i)).collect();
-        for (i, node) in order.iter().enumerate() {
-            let Some(exec_node) = flat.get(*node) else { continue };
-            let work = if exec_node.enabled { &exec_node.work } else { &NodeWork::Empty };
-            let before: Vec<usize> = match clocks {
-                Some(_) => flat.dependencies(*node).filter_map(|e| place.get(&e.from).copied()).collect(),
-                None => Vec::new(),
-            };
-            for (work, record) in self.node_items(&mut state, stream, work)? {
-                let lane = axes.get(lanes[i]).copied().unwrap_or(stream.uid);
-                let (clocks, before) = (clocks.clone(), before.clone());
-                let item = GraphItem { clocks, node: Some(i), lane, before, keep: Vec::new() };
-                items.push((work, record, Some(item)));
-            }
-        }
-        let end_seq = state.next_seq + items.len() as u64;
-        let done = Record::pending((stream.uid, end_seq), frontier);
-        for (_, node) in flat.nodes() {
-            let base = match &node.work {
-                NodeWork::Alloc(memory) => memory.base,
-                NodeWork::Free(base) => *base,
-                _ => continue,
-            };
-            if let Some(entry) = state.graphs.memory.get_mut(&base) {
-                entry.last = Some(done.clone());
-            }
-        }
-        let end = GraphItem { clocks, node: None, lane: stream.uid, before: Vec::new(), keep };
-        items.push((Work::Record(0), Some(done.clone()), Some(end)));
-
-        let first = state.next_seq;
-        state.next_seq += items.len() as u64;
-        let target = state.streams.get_mut(&stream.uid).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
-        for (seq, (work, record, graph)) in (first..).zip(items) {
-            // The end holds the launch's one place.
-            let counted = graph.as_ref().is_some_and(|graph| graph.node.is_none());
-            target.counted += usize::from(counted);
-            target.items.push_back(Item { seq, work, counted, record, host: host.clone(), graph });
-        }
-        state.active.insert(stream.uid);
-        if let Some(context) = state.contexts.get_mut(&stream.context.uid) {
-            context.counted += 1;
-        }
-        if let Ok(exec) = state.graphs.execs.get_mut(exec.0) {
-            exec.last = Some(done);
-        }
-        self.kick(&mut state);
-        if state.workers == 0 && state.active.contains(&stream.uid) {
-            return Err(CUresult::CUDA_ERROR_OPERATING_SYSTEM);
-        }
-        Ok(())
-    }
-
-    /// The axes of so many lines of nodes on a stream; the first is the stream's own.
-    fn lane_axes(&self, state: &mut State, stream: u64, count: usize) -> Vec<u64> {
-        let known = state.streams.get(&stream).map_or(0, |stream| stream.lanes.len());
-        let new: Vec<u64> = (known + 1..count).map(|_| state.uid()).collect();
-        let Some(target) = state.streams.get_mut(&stream) else { return vec![stream] };
-        target.lanes.extend(new);
-        std::iter::once(stream).chain(target.lanes.iter().copied()).collect()
-    }
-
-    /// Which memory of an earlier launch is to be freed first.
-    ///
-    /// # Errors
-    /// There is some and nobody asked for that; a free of what is not allocated.
-    fn check_graph_memory(
-        &self,
-        state: &State,
-        flat: &Graph<ExecNode>,
-        order: &[NodeId],
-        flags: u64,
-    ) -> Res<Vec<u64>> {
-        let auto = flags
-            & u64::from(CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0)
-            != 0;
-        let mut freed = Vec::new();
-        let mut allocated = BTreeSet::new();
-        for work in order.iter().filter_map(|&node| flat.get(node)).map(|node| &node.work) {
-            match work {
-                NodeWork::Alloc(memory) => {
-                    let entry = state.graphs.memory.get(&memory.base).ok_or(INVALID)?;
-                    if entry.outstanding.is_some() {
-                        if !auto {
-                            return Err(INVALID);
-                        }
-                        freed.push(memory.base);
-                    }
-                    allocated.insert(memory.base);
-                }
-                NodeWork::Free(base) if !allocated.remove(base) => {
-                    let entry = state.graphs.memory.get(base).ok_or(INVALID)?;
-                    entry.outstanding.as_ref().ok_or(INVALID)?;
-                }
-                _ => {}
-            }
-        }
-        Ok(freed)
-    }
-
-    fn take_graph_memory(&self, state: &mut State, base: u64, with: impl FnOnce(Arc<Allocation>)) {
-        let Some(entry) = state.graphs.memory.get_mut(&base) else { return };
-        let (bytes, device) = (entry.bytes, entry.device);
-        if let Some(allocation) = entry.outstanding.take() {
-            let stats = state.graphs.stats.entry(device).or_default();
-            stats.used = stats.used.saturating_sub(bytes);
-            with(allocation);
-        }
-    }
-
-    /// What a node puts on the stream.
-    fn node_items(
-        &self,
-        state: &mut State,
-        stream: &StreamRef,
-        work: &NodeWork,
-    ) -> Res<Vec<(Work, Option<Arc<Record>>)>> {
-        let nothing = || Work::Memory(MemoryWork::Place);
-        let one = |work| vec![(work, None)];
-        Ok(match work {
-            NodeWork::Kernel(launch, _) => one(Work::Launch(launch.clone())),
-            NodeWork::Copy(copy, _) if copy.is_empty() => one(nothing()),
-            NodeWork::Copy(copy, _) => one(Work::Memory(MemoryWork::Transfer(copy.clone()))),
-            NodeWork::Set(fill, _) if fill.width == 0 || fill.height == 0 => one(nothing()),
-            NodeWork::Set(fill, _) => one(Work::Memory(MemoryWork::Fill(*fill))),
-            NodeWork::Host(call) => one(Work::Host(*call)),
-            NodeWork::Child(_) | NodeWork::Empty => one(nothing()),
-            NodeWork::Wait(event) => match state.events.get(event).and_then(|event| event.record.clone()) {
-                Some(record) => vec![(Work::After(record.clone()), Some(record))],
-                None => one(nothing()),
-            },
-            NodeWork::Record(event) => {
-                let frontier = state.streams.get(&stream.uid).map(|s| s.frontier.clone()).unwrap_or_default();
-                // Numbered as the last work before the launch: a safe guess for whoever wants memory again.
-                let record = Record::pending((stream.uid, state.next_seq.saturating_sub(1)), frontier);
-                match state.events.get_mut(event) {
-                    Some(event) => {
-                        event.record = Some(record.clone());
-                        event.captured = None;
-                        vec![(Work::Record(0), Some(record))]
-                    }
-                    // It was destroyed after the graph was made.
-                    None => one(nothing()),
-                }
-            }
-            NodeWork::Alloc(memory) => {
-                let allocation = self
-                    .graph_allocation(memory.base, memory.bytes, memory.device)
-                    .ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
-                self.space.name(&allocation);
-                if let Some(entry) = state.graphs.memory.get_mut(&memory.base) {
-                    entry.outstanding = Some(allocation.clone());
-                }
-                let stats = state.graphs.stats.entry(memory.device).or_default();
-                stats.used += memory.bytes;
-                stats.used_high = stats.used_high.max(stats.used);
-                stats.reserved = stats.reserved.max(stats.used);
-                stats.reserved_high = stats.reserved_high.max(stats.reserved);
-                one(Work::Memory(MemoryWork::Begin(allocation)))
-            }
-            NodeWork::Free(base) => {
-                let mut items = Vec::new();
-                self.take_graph_memory(state, *base, |allocation| {
-                    let record = Record::pending((stream.uid, 0), Default::default());
-                    items = one(Work::Memory(MemoryWork::End(allocation, record)));
-                });
-                items
-            }
-            NodeWork::Values(ops) => ops.iter().map(|op| (op.clone(), None)).collect(),
-        })
     }
 }

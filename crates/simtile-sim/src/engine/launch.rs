@@ -5,11 +5,12 @@ use crate::core::Core;
 use crate::exec::{DeviceTraits, ExecContext, FaultReason, Finding, KernelFault, LaunchSpec, Program};
 use crate::memory::{DeviceView, FaultKind, MemoryKind};
 use crate::report::Report;
+use core::ffi::c_char;
 use simtile_driver::DeclaredAccess;
 use simtile_driver::sys::{CUfunction, CUresult};
 use simtile_sync::atomic::AtomicBool;
 use simtile_sync::{Arc, Mutex};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A loaded image: the program and where its variables lie. Lives as long as a launch needs it, also
 /// after the module was unloaded.
@@ -39,6 +40,10 @@ pub(crate) struct Launch {
     pub(crate) params: Vec<u8>,
     /// Instead of its stream's.
     pub(crate) priority: Option<i32>,
+    /// Attributes without an effect here, by number: a node shows them.
+    pub(crate) hints: BTreeMap<u32, [c_char; 64]>,
+    /// How many multiprocessors it may use, if not all.
+    pub(crate) multiprocessors: Option<u32>,
     /// What the host said that it accesses, if it said anything.
     pub(crate) declared: Option<Vec<DeclaredAccess>>,
 }
@@ -107,6 +112,13 @@ impl Launch {
             core.report(Report::finding(finding).on_stream(Some(stream.to_owned())));
         };
         let print = |bytes: &[u8]| core.printf.write(context, bytes);
+        let set_condition = |condition: u64, value: u32| {
+            let mut state = core.state.lock();
+            let known = state.graphs.conditions.get_mut(&condition);
+            let Some(known) = known.filter(|known| known.context == context) else { return false };
+            known.value = Some(value);
+            true
+        };
         let result = self.loaded.program.run(
             self.kernel,
             &spec,
@@ -121,7 +133,11 @@ impl Launch {
                 check_uninitialised: core.config.checks.uninitialised,
                 print: &print,
                 report: &report,
-                device: self.loaded.traits,
+                set_condition: &set_condition,
+                device: DeviceTraits {
+                    multiprocessors: self.multiprocessors.unwrap_or(self.loaded.traits.multiprocessors),
+                    ..self.loaded.traits
+                },
             },
         );
         if let Some(allocation) = workspace {

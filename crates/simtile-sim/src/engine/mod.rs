@@ -6,7 +6,10 @@
 //! `Core::work` whenever workers may.
 
 pub(crate) mod capture;
+pub(crate) mod graph_launch;
+pub(crate) mod graph_memory;
 pub(crate) mod graphs;
+pub(crate) mod green;
 pub(crate) mod launch;
 pub(crate) mod order;
 pub(crate) mod policy;

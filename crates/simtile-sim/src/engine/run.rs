@@ -181,8 +181,25 @@ impl Core {
                 let known = knows(state, uid);
                 state.order.value_written(*address, &known);
             }
+            Work::Conditions(all) => {
+                for (condition, default) in all.iter() {
+                    if let Some(condition) = state.graphs.conditions.get_mut(condition) {
+                        condition.value = *default;
+                    }
+                }
+            }
             _ => {}
         }
+        let next = match &work {
+            Work::Branch(branch, rounds) => self.branch_items(state, uid, branch, *rounds),
+            _ => Ok(Vec::new()),
+        };
+        let next = match next {
+            Ok(next) => next,
+            Err(report) => {
+                return self.retire(state, uid, Outcome::Lost(CUresult::CUDA_ERROR_LAUNCH_TIMEOUT, report));
+            }
+        };
         let run = || match &work {
             Work::WaitValue(wait) => self.peek(device, wait.address, wait.wide).map(drop),
             Work::WriteValue { address, value, wide } => self.poke(device, *address, *value, *wide),
@@ -191,6 +208,8 @@ impl Core {
             | Work::Wait(_)
             | Work::After(_)
             | Work::Gate(_)
+            | Work::Conditions(_)
+            | Work::Branch(..)
             | Work::Launch(_)
             | Work::Host(_) => Ok(()),
         };
@@ -208,20 +227,28 @@ impl Core {
             self.compare(state, &stamp, work.describe(), seq, &stream, &[whole]);
         }
         self.retire(state, uid, outcome);
+        // A conditional node's body, before what was behind the node.
+        if let Some(stream) = state.streams.get_mut(&uid).filter(|stream| !stream.items.is_empty()) {
+            next.into_iter().rev().for_each(|item| stream.items.push_front(item));
+        }
     }
 
     /// The first item of a stream starts: who it is in the order of things.
     fn start(&self, state: &mut State, uid: u64) -> Stamp {
+        let stream = state.streams.get(&uid);
+        let legacy = stream.map_or(0, |stream| state.legacy_of(stream.context, stream.green));
         let State { streams, contexts, order, .. } = state;
         let stream = streams.get(&uid);
         let context = stream.and_then(|stream| contexts.get(&stream.context));
         // The legacy default stream and the blocking streams of its context follow each other.
         let others: Vec<u64> = match (stream, context) {
             (Some(stream), Some(context)) if stream.legacy => {
-                let blocking = |uid: &u64| streams.get(uid).is_some_and(StreamState::is_blocking);
+                let blocking = |uid: &u64| {
+                    streams.get(uid).is_some_and(|other| other.is_blocking() && other.green == stream.green)
+                };
                 context.streams.iter().copied().filter(blocking).collect()
             }
-            (Some(stream), Some(context)) if stream.is_blocking() => vec![context.legacy],
+            (Some(stream), Some(_)) if stream.is_blocking() => vec![legacy],
             _ => Vec::new(),
         };
         let Some(item) = stream.and_then(|stream| stream.items.front()) else {
@@ -243,6 +270,9 @@ impl Core {
         };
         let earlier = graph.before.iter().chain([&node]).filter_map(|&node| clocks.ends.get(node)?.as_ref());
         earlier.for_each(|end| known.join(end));
+        if let Some(body) = &graph.joins {
+            body.lock().ends.iter().flatten().for_each(|end| known.join(end));
+        }
         let stamp = order.start_node(graph.lane, known);
         if let Some(end) = clocks.ends.get_mut(node) {
             *end = Some(stamp.before.clone());
@@ -547,6 +577,8 @@ impl Core {
             | Work::After(_)
             | Work::WaitValue(_)
             | Work::WriteValue { .. }
+            | Work::Conditions(_)
+            | Work::Branch(..)
             | Work::Gate(_) => Outcome::Done,
         };
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| panic_outcome(&*panic, job.label.clone()))
@@ -593,7 +625,7 @@ fn memory_outcome(fault: &MemoryFault, stream: String) -> Outcome {
 }
 
 impl State {
-    fn stream_name(&self, uid: u64) -> String {
+    pub(super) fn stream_name(&self, uid: u64) -> String {
         self.streams.get(&uid).map_or_else(|| format!("#{uid}"), |stream| stream_name(stream, uid))
     }
 }
@@ -612,12 +644,14 @@ fn in_legacy_order(state: &State, stream: &StreamState, seq: u64) -> bool {
     let Some(context) = state.contexts.get(&stream.context) else { return false };
     let earlier = |uid: &u64| {
         state.streams.get(uid).is_some_and(|other| {
-            other.is_blocking() && other.items.front().is_some_and(|item| item.seq < seq)
+            let before = other.items.front().is_some_and(|item| item.seq < seq);
+            other.is_blocking() && other.green == stream.green && before
         })
     };
+    let legacy = state.legacy_of(stream.context, stream.green);
     if stream.legacy {
-        !context.streams.iter().filter(|uid| **uid != context.legacy).any(earlier)
+        !context.streams.iter().filter(|uid| **uid != legacy).any(earlier)
     } else {
-        !(stream.is_blocking() && earlier(&context.legacy))
+        !(stream.is_blocking() && earlier(&legacy))
     }
 }

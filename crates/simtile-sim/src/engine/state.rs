@@ -1,7 +1,9 @@
 //! Everything a simulated driver knows of contexts, streams and events, under one lock.
 
 use super::capture::{Captured, Membership};
-use super::graphs::{GraphItem, GraphStore};
+use super::graph_launch::GraphItem;
+use super::graphs::GraphStore;
+use super::green::{GreenState, Part};
 use super::order::Order;
 use super::policy::{Policy, Running};
 use super::work::{Frontier, Record, Work};
@@ -75,8 +77,10 @@ pub(crate) struct StreamState {
     pub(crate) priority: i32,
     /// Number within its context, from 0.
     pub(crate) index: u64,
-    /// The context's legacy default stream.
+    /// The context's legacy default stream, or a green context's.
     pub(crate) legacy: bool,
+    /// Uid of the green context that it belongs to.
+    pub(crate) green: Option<u64>,
     pub(crate) items: VecDeque<Item>,
     /// The first item runs now.
     pub(crate) running: bool,
@@ -97,7 +101,7 @@ pub(crate) struct StreamState {
 }
 
 impl StreamState {
-    /// Whether the legacy default stream orders with it.
+    /// Whether the default stream of its context, or green context, orders with it.
     pub(crate) fn is_blocking(&self) -> bool {
         self.flags & 1 == 0
     }
@@ -137,6 +141,10 @@ pub(crate) struct State {
     pub(crate) event_handles: Handles<u64>,
     pub(crate) events: BTreeMap<u64, EventState>,
     pub(crate) graphs: GraphStore,
+    pub(crate) green_handles: Handles<u64>,
+    pub(crate) greens: BTreeMap<u64, GreenState>,
+    /// Descriptions of resources: device and multiprocessors.
+    pub(crate) desc_handles: Handles<(i32, Part)>,
     /// Streams that have work.
     pub(crate) active: BTreeSet<u64>,
     pub(crate) running: Vec<Running>,

@@ -161,14 +161,36 @@ impl Core {
     /// As [`Core::stall`].
     pub(crate) fn synchronize_context(&self, context: &ContextRef) -> Res {
         let mut state = self.state.lock();
-        let (uid, before) = (context.uid, state.next_seq);
-        self.wait_until(&mut state, |state| is_idle(state, uid, before))?;
-        host_follows_context(&mut state, uid);
+        let (uid, green, before) = (context.uid, context.green, state.next_seq);
+        // Of a green context only its own streams; a primary context waits for those of its green ones too.
+        self.wait_until(&mut state, |state| match green {
+            None => is_idle(state, uid, before),
+            Some(_) => !state
+                .streams
+                .iter()
+                .any(|(stream, of)| of.green == green && has_before(state, *stream, before)),
+        })?;
+        match green {
+            None => host_follows_context(&mut state, uid),
+            Some(_) => {
+                let State { streams, order, .. } = &mut *state;
+                let own = streams.iter().filter(|(_, stream)| stream.green == green).map(|(uid, _)| *uid);
+                order.host_follows(own, None);
+            }
+        }
         self.context_health(&state, uid)?;
         drop(state);
         self.heap.synchronised(self);
         self.printf.flush(uid);
         Ok(())
+    }
+
+    /// A look at a stream that a capture may forbid.
+    pub(crate) fn refuse_look(&self, stream: &StreamRef) -> Res {
+        let mut state = self.state.lock();
+        state.refuse_capturing(stream.uid)?;
+        state.refuse_implicit(stream)?;
+        state.refuse_unsafe()
     }
 
     /// Waits for what was submitted to the stream so far.
@@ -177,8 +199,6 @@ impl Core {
     /// As [`Core::stall`].
     pub(crate) fn synchronize_stream(&self, stream: &StreamRef) -> Res {
         let mut state = self.state.lock();
-        state.refuse_capturing(stream.uid)?;
-        state.refuse_implicit(stream)?;
         let before = state.next_seq;
         let (uid, context) = (stream.uid, stream.context.uid);
         self.wait_until(&mut state, |state| !has_before(state, uid, before))?;
@@ -194,8 +214,6 @@ impl Core {
     pub(crate) fn query_stream(&self, stream: &StreamRef) -> Res {
         let mut state = self.state.lock();
         let uid = stream.uid;
-        state.refuse_capturing(uid)?;
-        state.refuse_implicit(stream)?;
         self.wait_until(&mut state, |state| state.streams.get(&uid).is_none_or(|s| s.blocked == 0))?;
         self.context_health(&state, stream.context.uid)?;
         match state.streams.get(&uid) {
@@ -243,6 +261,7 @@ impl Core {
             priority,
             index,
             legacy,
+            green: None,
             items: VecDeque::new(),
             running: false,
             counted: 0,

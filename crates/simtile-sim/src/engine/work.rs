@@ -1,5 +1,6 @@
 //! What can be queued on a stream, as descriptions that can be queued again (graphs replay them).
 
+use super::graph_launch::Branch;
 use super::launch::Launch;
 use crate::check::VectorClock;
 use crate::heap::MemoryWork;
@@ -31,6 +32,10 @@ pub(crate) enum Work {
     WriteValue { address: u64, value: u64, wide: bool },
     /// A stop until the control handle opens it.
     Gate(Arc<GateState>),
+    /// Conditions of a graph's launch get their defaults.
+    Conditions(Arc<[(u64, Option<u32>)]>),
+    /// A conditional node of a graph, and how many rounds of a loop it has done.
+    Branch(Arc<Branch>, u64),
 }
 
 impl Work {
@@ -44,6 +49,8 @@ impl Work {
             | Self::Wait(_)
             | Self::After(_)
             | Self::WaitValue(_)
+            | Self::Conditions(_)
+            | Self::Branch(..)
             | Self::Gate(_) => false,
         }
     }
@@ -60,6 +67,8 @@ impl Work {
             Self::WaitValue(_) => "wait value",
             Self::WriteValue { .. } => "write value",
             Self::Gate(_) => "gate",
+            Self::Conditions(_) => "defaults of conditions",
+            Self::Branch(..) => "conditional node",
         }
     }
 
@@ -79,6 +88,8 @@ impl Work {
             | Self::After(_)
             | Self::WaitValue(_)
             | Self::WriteValue { .. }
+            | Self::Conditions(_)
+            | Self::Branch(..)
             | Self::Gate(_) => true,
             Self::Memory(work) => work.is_instant(),
             Self::Launch(_) | Self::Host(_) => false,

@@ -55,7 +55,7 @@ pub enum Mismatch {
         /// Of the new one.
         new: usize,
     },
-    /// The nodes at the same place (in creation order) are of different kinds or cannot be updated.
+    /// The nodes at the same place are of different kinds or cannot be updated.
     Node {
         /// In the graph that was instantiated.
         old: NodeId,
@@ -250,29 +250,43 @@ impl<W> Graph<W> {
         Reach { index, words, before }
     }
 
-    /// Where `new` differs in shape from this graph, comparing nodes in creation order. `same(old, new)` says
-    /// whether two nodes can be updated into each other.
-    pub fn compare<V>(&self, new: &Graph<V>, same: impl Fn(&W, &V) -> bool) -> Result<(), Mismatch> {
+    /// Pairs the nodes of this graph with those of `new`, which has the same shape: by their places in an order that the
+    /// edges allow and, where they leave it open, of creation. `same(old, new)` says whether two nodes can be updated
+    /// into each other.
+    ///
+    /// # Errors
+    /// Where the graphs differ.
+    pub fn pair<V>(
+        &self,
+        new: &Graph<V>,
+        same: impl Fn(&W, &V) -> bool,
+    ) -> Result<Vec<(NodeId, NodeId)>, Mismatch> {
         let (old_count, new_count) = (self.nodes.len(), new.nodes.len());
         if old_count != new_count {
             return Err(Mismatch::NodeCount { old: old_count, new: new_count });
         }
-        let place = |ids: Vec<NodeId>| -> BTreeMap<NodeId, usize> {
-            ids.into_iter().enumerate().map(|(i, id)| (id, i)).collect()
+        let place = |ids: &[NodeId]| -> BTreeMap<NodeId, usize> {
+            ids.iter().enumerate().map(|(i, &id)| (id, i)).collect()
         };
-        let (old_place, new_place) =
-            (place(self.nodes.keys().copied().collect()), place(new.nodes.keys().copied().collect()));
-        for ((&old, old_work), (&new_id, new_work)) in self.nodes.iter().zip(&new.nodes) {
+        let (olds, news) = (self.order(|_| 0), new.order(|_| 0));
+        let (old_place, new_place) = (place(&olds), place(&news));
+        for (&old, &other) in olds.iter().zip(&news) {
+            let (Some(old_work), Some(new_work)) = (self.get(old), new.get(other)) else { continue };
             if !same(old_work, new_work) {
-                return Err(Mismatch::Node { old, new: new_id });
+                return Err(Mismatch::Node { old, new: other });
             }
-            let olds: Vec<_> = self.dependencies(old).map(|e| (old_place[&e.from], e.data)).collect();
-            let news: Vec<_> = new.dependencies(new_id).map(|e| (new_place[&e.from], e.data)).collect();
-            if olds != news {
-                return Err(Mismatch::Dependencies { old, new: new_id });
+            let before = |place: &BTreeMap<NodeId, usize>, edges: &mut dyn Iterator<Item = Edge>| {
+                let mut all: Vec<_> = edges.map(|e| (place.get(&e.from).copied(), e.data)).collect();
+                all.sort_unstable();
+                all
+            };
+            if before(&old_place, &mut self.dependencies(old))
+                != before(&new_place, &mut new.dependencies(other))
+            {
+                return Err(Mismatch::Dependencies { old, new: other });
             }
         }
-        Ok(())
+        Ok(olds.into_iter().zip(news).collect())
     }
 }
 
@@ -364,15 +378,16 @@ mod tests {
 
     #[test]
     fn comparison_finds_the_first_difference() {
-        let (old, [_, _, c, d]) = diamond();
+        let (old, [a, b, c, d]) = diamond();
         let (mut new, _) = diamond();
         let same = |a: &&str, b: &&str| a == b;
-        assert_eq!(old.compare(&new, same), Ok(()));
+        let ids = [a, b, c, d].map(|id| (id, id));
+        assert_eq!(old.pair(&new, same), Ok(ids.to_vec()));
         new.disconnect(c, d).unwrap();
-        assert_eq!(old.compare(&new, same), Err(Mismatch::Dependencies { old: d, new: d }));
+        assert_eq!(old.pair(&new, same), Err(Mismatch::Dependencies { old: d, new: d }));
         *new.get_mut(c).unwrap() = "other";
-        assert_eq!(old.compare(&new, same), Err(Mismatch::Node { old: c, new: c }));
+        assert_eq!(old.pair(&new, same), Err(Mismatch::Node { old: c, new: c }));
         new.add("e", &[]).unwrap();
-        assert_eq!(old.compare(&new, same), Err(Mismatch::NodeCount { old: 4, new: 5 }));
+        assert_eq!(old.pair(&new, same), Err(Mismatch::NodeCount { old: 4, new: 5 }));
     }
 }

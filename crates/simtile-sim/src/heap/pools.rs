@@ -50,6 +50,7 @@ impl Order for EngineOrder<'_> {
         // The legacy default stream and the blocking streams of a context follow each other.
         state.streams.get(&point.stream).is_some_and(|other| {
             other.context == own.context
+                && own.green == other.green
                 && (other.legacy && own.is_blocking() || own.legacy && other.is_blocking())
         })
     }

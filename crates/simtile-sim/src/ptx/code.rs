@@ -223,6 +223,8 @@ pub(super) enum Callee {
     Printf,
     /// `__assertfail`.
     AssertFail,
+    /// `cudaGraphSetConditional`.
+    SetCondition,
 }
 
 /// A call.

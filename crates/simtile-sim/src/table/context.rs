@@ -33,7 +33,41 @@ fn end_primary(call: &Call<'_>, device: i32, context: u64) -> Res {
         state.contexts.get(&context).map(|c| c.handle)
     };
     match handle {
-        Some(handle) => call.core.end_context(&ContextRef { uid: context, device, handle }),
+        Some(handle) => call.core.end_context(&ContextRef { uid: context, device, handle, green: None }),
+        None => Ok(()),
+    }
+}
+
+/// One more user of a device's primary context, which is made for the first. Its uid.
+pub(super) fn retain_primary(call: &Call<'_>, device: i32) -> Res<u64> {
+    let mut state = call.core.state.lock();
+    let (known, flags) = {
+        let primary = &state.primaries[device as usize];
+        (primary.context, primary.flags)
+    };
+    let uid = match known {
+        Some(uid) => uid,
+        None => call.core.add_context_locked(&mut state, device, flags, true)?.uid,
+    };
+    let primary = &mut state.primaries[device as usize];
+    primary.context = Some(uid);
+    primary.retains += 1;
+    Ok(uid)
+}
+
+/// One user less; the context ends with the last.
+pub(super) fn release_primary(call: &Call<'_>, device: i32) -> Res {
+    let ended = {
+        let mut state = call.core.state.lock();
+        let primary = &mut state.primaries[device as usize];
+        if primary.retains == 0 {
+            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
+        }
+        primary.retains -= 1;
+        if primary.retains == 0 { primary.context.take() } else { None }
+    };
+    match ended {
+        Some(context) => end_primary(call, device, context),
         None => Ok(()),
     }
 }
@@ -42,37 +76,14 @@ entries! {
     fn cuDevicePrimaryCtxRetain(call, out: *mut CUcontext, device: CUdevice) {
         out.check()?;
         let device = call.core.device(device)?;
-        let mut state = call.core.state.lock();
-        let (known, flags) = {
-            let primary = &state.primaries[device as usize];
-            (primary.context, primary.flags)
-        };
-        let uid = match known {
-            Some(uid) => uid,
-            None => call.core.add_context_locked(&mut state, device, flags, true)?.uid,
-        };
-        let primary = &mut state.primaries[device as usize];
-        primary.context = Some(uid);
-        primary.retains += 1;
-        let handle = state.contexts.get(&uid).map_or(CUcontext::NULL, |context| context.handle);
-        out.set(handle)
+        let uid = retain_primary(call, device)?;
+        let state = call.core.state.lock();
+        out.set(state.contexts.get(&uid).map_or(CUcontext::NULL, |context| context.handle))
     }
 
     fn cuDevicePrimaryCtxRelease(call, device: CUdevice) {
         let device = call.core.device(device)?;
-        let ended = {
-            let mut state = call.core.state.lock();
-            let primary = &mut state.primaries[device as usize];
-            if primary.retains == 0 {
-                return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
-            }
-            primary.retains -= 1;
-            if primary.retains == 0 { primary.context.take() } else { None }
-        };
-        match ended {
-            Some(context) => end_primary(call, device, context),
-            None => Ok(()),
-        }
+        release_primary(call, device)
     }
 
     fn cuDevicePrimaryCtxReset(call, device: CUdevice) {
@@ -199,7 +210,8 @@ entries! {
 
     fn cuCtxGetId(call, handle: CUcontext, out: *mut u64) {
         out.check()?;
-        out.set(call.context_or_current(handle)?.uid)
+        let context = call.context_or_current(handle)?;
+        out.set(context.green.unwrap_or(context.uid))
     }
 
     fn cuCtxGetApiVersion(call, handle: CUcontext, out: *mut c_uint) {

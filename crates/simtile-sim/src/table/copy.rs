@@ -9,7 +9,6 @@
 
 use super::memory::unsupported;
 use crate::core::{Res, StreamRef};
-use crate::engine::capture::Hazard;
 use crate::engine::work::Work;
 use crate::entry::{Call, entries};
 use crate::heap::MemoryWork;
@@ -92,9 +91,7 @@ fn submit(call: &Call<'_>, stream: &StreamRef, mut copy: Transfer, returns: Retu
 fn legacy(call: &Call<'_>) -> Res<StreamRef> {
     let context = call.context()?;
     let stream = call.default_stream(context, false)?;
-    let mut state = call.core.state.lock();
-    state.refuse_implicit(&stream)?;
-    state.refuse_unsafe(Hazard::Call)?;
+    call.core.state.lock().refuse_implicit(&stream)?;
     Ok(stream)
 }
 

@@ -1,7 +1,6 @@
 //! Events.
 
 use crate::core::Res;
-use crate::engine::capture::Hazard;
 use crate::engine::graphs::NodeWork;
 use crate::engine::state::EventState;
 use crate::engine::work::{Record, Work};
@@ -45,15 +44,14 @@ fn record(call: &Call<'_>, handle: CUevent, stream: CUstream) -> Res {
     call.core.enqueue(&stream, Work::Record(event.uid))
 }
 
-/// Looking at an event: not at a captured one, and not at any while a capture minds. A wait counts as a call that the
-/// capturing thread may not make in thread-local mode, as on an H200.
-fn refuse_in_capture(call: &Call<'_>, event: &EventRef, hazard: Hazard) -> Res {
+/// Looking at an event: not at a captured one, and not at any while a capture minds.
+fn refuse_in_capture(call: &Call<'_>, event: &EventRef) -> Res {
     let mut state = call.core.state.lock();
     if let Some(id) = event.captured {
         state.kill_capture(id);
         return Err(CUresult::CUDA_ERROR_CAPTURED_EVENT);
     }
-    state.refuse_unsafe(hazard)
+    state.refuse_unsafe()
 }
 
 const DISABLE_TIMING: u32 = CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
@@ -94,7 +92,7 @@ entries! {
 
     fn cuEventQuery(call, handle: CUevent) {
         let event = event(call, handle)?;
-        refuse_in_capture(call, &event, Hazard::Event)?;
+        refuse_in_capture(call, &event)?;
         match event.record {
             Some(record) if !record.is_over() => Err(CUresult::CUDA_ERROR_NOT_READY),
             Some(record) => {
@@ -109,7 +107,7 @@ entries! {
 
     fn cuEventSynchronize(call, handle: CUevent) {
         let event = event(call, handle)?;
-        refuse_in_capture(call, &event, Hazard::Call)?;
+        refuse_in_capture(call, &event)?;
         if let Some(record) = event.record {
             call.core.wait_record(&record, event.context)?;
         }

@@ -1,15 +1,16 @@
 //! Graphs: nodes, edges, clones, pictures, and the memory of allocation nodes.
 
 use super::capture::handles;
-use super::memory::unsupported;
 use crate::core::Res;
-use crate::engine::graphs::{GraphStore, NodeWork};
+use crate::engine::graphs::{Condition, GraphStore, NodeWork};
 use crate::entry::{Call, In, Out, entries};
 use crate::graph::{Edge, Graph, NodeId};
 use core::ffi::{c_char, c_uint, c_void};
 use simtile_driver::sys::*;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+/// What tells handles of conditions from other numbers.
+const CONDITION: u64 = 0xc0d1 << 48;
 
 /// Writes a list as CUDA does: without room only its length; with too much the rest is `none`.
 fn list<T: Copy>(all: &[T], none: T, out: &Out<T>, count: &Out<usize>) -> Res {
@@ -70,14 +71,14 @@ fn list_edges(
     out: &Out<CUgraphEdgeData>,
     count: &Out<usize>,
 ) -> Res {
-    if out.is_null() && data.iter().any(|data| *data != [0; 3]) {
-        return Err(CUresult::CUDA_ERROR_LOSSY_QUERY);
-    }
     if lists.iter().any(|(_, out)| out.is_null()) {
         if lists.iter().any(|(_, out)| !out.is_null()) || !out.is_null() {
             return Err(INVALID);
         }
         return count.set(data.len());
+    }
+    if out.is_null() && data.iter().any(|data| *data != [0; 3]) {
+        return Err(CUresult::CUDA_ERROR_LOSSY_QUERY);
     }
     let room = count.get()?;
     for (nodes, out) in lists {
@@ -144,6 +145,9 @@ fn change_edges(
     let mut state = call.core.state.lock();
     let uid = state.graphs.uid(graph)?;
     let pairs = pairs(&state.graphs, uid, from, to, data.len())?;
+    if !add && state.graphs.has_memory(uid) {
+        return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+    }
     let graph = state.graphs.graph_mut(uid)?;
     let mut changed = graph.graph.clone();
     for ((from, to), &data) in pairs.into_iter().zip(data) {
@@ -152,8 +156,7 @@ fn change_edges(
             check_edge(&changed, from, Some(to), data)?;
             changed.connect(edge).map_err(|_| INVALID)?;
         } else {
-            // An edge is named by its data as well.
-            changed.edges().find(|known| *known == edge).ok_or(INVALID)?;
+            // Whatever its data (measured).
             changed.disconnect(from, to).map_err(|_| INVALID)?;
         }
     }
@@ -168,6 +171,7 @@ pub(super) fn check_edge(graph: &Graph<NodeWork>, from: NodeId, to: Option<NodeI
     match data {
         [0, 0, 0] => Ok(()),
         [1 | 2, 0, 1] if kernel(from) && to.is_none_or(kernel) => Ok(()),
+        [2, 0, 0] if kernel(from) => Ok(()),
         _ => Err(INVALID),
     }
 }
@@ -175,12 +179,12 @@ pub(super) fn check_edge(graph: &Graph<NodeWork>, from: NodeId, to: Option<NodeI
 fn memory_attribute(call: &Call<'_>, device: CUdevice, attribute: CUgraphMem_attribute) -> Res<u64> {
     use CUgraphMem_attribute as A;
     let device = call.core.device(device)?;
-    let stats = call.core.state.lock().graphs.stats.get(&device).copied().unwrap_or_default();
+    let mut state = call.core.state.lock();
+    let pool = state.graphs.pools.entry(device).or_default();
     Ok(match attribute {
-        A::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => stats.used,
-        A::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => stats.used_high,
-        A::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => stats.reserved,
-        A::CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => stats.reserved_high,
+        A::CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT | A::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => pool.taken(),
+        A::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => pool.used_high,
+        A::CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => pool.reserved_high,
         _ => return Err(INVALID),
     })
 }
@@ -212,7 +216,7 @@ entries! {
         out.check()?;
         let mut state = call.core.state.lock();
         let uid = state.graphs.uid(original)?;
-        if state.graphs.has_memory_nodes(uid) {
+        if state.graphs.is_unique(uid) {
             return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
         }
         out.set(state.clone_graph(uid, false)?.1)
@@ -221,6 +225,9 @@ entries! {
     fn cuGraphDestroyNode(call, node: CUgraphNode) {
         let mut state = call.core.state.lock();
         let key = state.graphs.key(node)?;
+        if state.graphs.has_memory(key.0) {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
         state.graphs.remove(key)?;
         call.core.sweep_graph_memory(&mut state);
         Ok(())
@@ -311,14 +318,26 @@ entries! {
         std::fs::write(path.text()?, text).map_err(|_| CUresult::CUDA_ERROR_OPERATING_SYSTEM)
     }
 
-    fn cuGraphConditionalHandleCreate(call, _handle: *mut CUgraphConditionalHandle, _graph: CUgraph, _context: CUcontext, _default: c_uint, _flags: c_uint) {
-        Err(unsupported(call, "a conditional node"))
+    fn cuGraphConditionalHandleCreate(call, handle: *mut CUgraphConditionalHandle, graph: CUgraph, context: CUcontext, default: c_uint, flags: c_uint) {
+        handle.check()?;
+        // CU_GRAPH_COND_ASSIGN_DEFAULT
+        if flags & !1 != 0 {
+            return Err(INVALID);
+        }
+        let context = call.context_from(context)?.uid;
+        let mut state = call.core.state.lock();
+        let graph = state.graphs.uid(graph)?;
+        let name = CONDITION | state.uid();
+        let default = (flags & 1 != 0).then_some(default);
+        let condition = Condition { graph, context, default, value: None };
+        state.graphs.conditions.insert(name, condition);
+        handle.set(name)
     }
 
     fn cuDeviceGraphMemTrim(call, device: CUdevice) {
         let device = call.core.device(device)?;
-        if let Some(stats) = call.core.state.lock().graphs.stats.get_mut(&device) {
-            stats.reserved = stats.used;
+        if let Some(pool) = call.core.state.lock().graphs.pools.get_mut(&device) {
+            pool.trim();
         }
         Ok(())
     }
@@ -342,11 +361,11 @@ entries! {
         // SAFETY: not null; the value of every attribute is a cuuint64_t.
         let zero = unsafe { value.raw().cast::<u64>().read_unaligned() } == 0;
         let mut state = call.core.state.lock();
-        let stats = state.graphs.stats.entry(device).or_default();
+        let pool = state.graphs.pools.entry(device).or_default();
         // A high mark can only be set back to what is now, by 0.
         match attribute {
-            A::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH if zero => stats.used_high = stats.used,
-            A::CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH if zero => stats.reserved_high = stats.reserved,
+            A::CU_GRAPH_MEM_ATTR_USED_MEM_HIGH if zero => pool.used_high = pool.taken(),
+            A::CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH if zero => pool.reserved_high = pool.taken(),
             _ => return Err(INVALID),
         }
         Ok(())

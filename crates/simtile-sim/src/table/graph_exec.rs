@@ -2,38 +2,60 @@
 
 use super::event::event_uid;
 use super::graph_nodes as nodes;
-use super::memory::unsupported;
 use crate::core::Res;
 use crate::engine::graphs::{ExecNode, ExecState, NodeKey, NodeWork};
 use crate::entry::{Call, entries};
-use crate::graph::{Graph, Mismatch};
+use crate::graph::{Graph, Mismatch, NodeId};
 use core::ffi::c_uint;
 use simtile_driver::sys::*;
+use simtile_sync::Arc;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 const UPLOAD: u64 = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.0 as u64;
+const NODE_PRIORITY: u64 = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0 as u64;
 const AUTO_FREE: u64 = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH.0 as u64;
 const DEVICE_LAUNCH: u64 = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.0 as u64;
 const ALL_FLAGS: u64 = 15;
 
-fn instantiate(call: &Call<'_>, graph: CUgraph, flags: u64) -> Res<CUgraphExec> {
-    // A graph that the device launches cannot free what it allocated before.
+/// Why a graph was not instantiated: the call's code, what the structure says, and the node.
+type Refusal = (CUresult, CUgraphInstantiateResult, Option<CUgraphNode>);
+
+fn refusal(code: CUresult) -> Refusal {
+    (code, CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR, None)
+}
+
+fn instantiate(call: &Call<'_>, graph: CUgraph, flags: u64) -> Result<CUgraphExec, Refusal> {
+    type R = CUgraphInstantiateResult;
+    // A graph that the device launches cannot free what it allocated before. The host can launch one too; a kernel that
+    // does so is refused when its module is loaded.
     let both = DEVICE_LAUNCH | AUTO_FREE;
     if flags & !ALL_FLAGS != 0 || flags & both == both {
-        return Err(INVALID);
-    }
-    if flags & DEVICE_LAUNCH != 0 {
-        return Err(unsupported(call, "a graph that is launched from the device"));
+        return Err(refusal(INVALID));
     }
     let mut state = call.core.state.lock();
-    let uid = state.graphs.uid(graph)?;
+    let uid = state.graphs.uid(graph).map_err(refusal)?;
+    if let Some(node) = state.graphs.bad_node(uid, false) {
+        return Err((INVALID, R::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED, Some(node)));
+    }
+    // Memory and conditions are one executable graph's at a time.
+    if state.graphs.is_unique(uid) && state.graphs.execs.iter().any(|(_, exec)| exec.source == uid) {
+        return Err(refusal(CUresult::CUDA_ERROR_NOT_SUPPORTED));
+    }
+    let graph = state.graphs.flatten(uid).map_err(refusal)?;
+    let conditions = state.graphs.conditions_of(&graph);
+    if state.graphs.has_unused_condition(uid, &conditions) {
+        return Err((INVALID, R::CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED, None));
+    }
     let exec = ExecState {
-        flags: flags & !UPLOAD,
-        graph: state.graphs.flatten(uid)?,
+        source: uid,
+        // Priorities of nodes are always followed, and nobody is told.
+        flags: flags & !(UPLOAD | NODE_PRIORITY),
+        conditions: conditions.into(),
+        graph,
         objects: state.graphs.objects_of(uid),
         last: None,
     };
-    let handle = state.graphs.execs.insert(exec).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+    let handle = state.graphs.execs.insert(exec).ok_or(refusal(CUresult::CUDA_ERROR_OUT_OF_MEMORY))?;
     Ok(CUgraphExec(handle))
 }
 
@@ -58,6 +80,30 @@ fn change(call: &Call<'_>, exec: CUgraphExec, key: NodeKey, work: NodeWork) -> R
     Ok(())
 }
 
+/// Whether a node, with its bodies, may become another.
+fn may_become(old: &ExecNode, new: &ExecNode) -> bool {
+    old.work.may_become(&new.work)
+        && old.bodies.iter().zip(&new.bodies).all(|(old, new)| old.pair(new, may_become).is_ok())
+}
+
+/// Puts the work of the nodes of `new` into those of `old` that they were paired with.
+fn take_work(old: &mut Graph<ExecNode>, new: &Graph<ExecNode>, pairs: &[(NodeId, NodeId)]) {
+    for (id, other) in pairs {
+        let (Some(place), Some(node)) = (old.get_mut(*id), new.get(*other)) else { continue };
+        // The node keeps its name: the graph it was made from.
+        place.work = match (&place.work, &node.work) {
+            (&NodeWork::Child(own), NodeWork::Child(_)) => NodeWork::Child(own),
+            (NodeWork::Conditional(own), NodeWork::Conditional(_)) => NodeWork::Conditional(own.clone()),
+            (_, work) => work.clone(),
+        };
+        for (old, new) in place.bodies.iter_mut().zip(&node.bodies) {
+            if let Ok(pairs) = old.pair(new, may_become) {
+                take_work(Arc::make_mut(old), new, &pairs);
+            }
+        }
+    }
+}
+
 /// Puts the work of `new` into a graph of the same shape.
 ///
 /// # Errors
@@ -67,10 +113,9 @@ fn update(
     new: &Graph<ExecNode>,
 ) -> Result<(), (CUgraphExecUpdateResult, Option<NodeKey>)> {
     type R = CUgraphExecUpdateResult;
-    let same = |old: &ExecNode, new: &ExecNode| old.work.may_become(&new.work);
     let key = |id| new.get(id).and_then(|node: &ExecNode| node.key);
-    match old.compare(new, same) {
-        Ok(()) => {}
+    match old.pair(new, may_become) {
+        Ok(pairs) => take_work(old, new, &pairs),
         Err(Mismatch::NodeCount { .. }) => {
             return Err((R::CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, None));
         }
@@ -90,16 +135,6 @@ fn update(
             return Err((why, key(after)));
         }
     }
-    let ids: Vec<_> = old.nodes().map(|(id, _)| id).collect();
-    for (id, (_, node)) in ids.into_iter().zip(new.nodes()) {
-        if let Some(place) = old.get_mut(id) {
-            // The node keeps its name: the graph it was made from.
-            place.work = match (&place.work, &node.work) {
-                (&NodeWork::Child(own), NodeWork::Child(_)) => NodeWork::Child(own),
-                (_, work) => work.clone(),
-            };
-        }
-    }
     Ok(())
 }
 
@@ -115,7 +150,7 @@ entries! {
         if flags & UPLOAD != 0 {
             return Err(INVALID);
         }
-        out.set(instantiate(call, graph, flags)?)
+        out.set(instantiate(call, graph, flags).map_err(|refusal| refusal.0)?)
     }
 
     fn cuGraphInstantiateWithParams(call, out: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) {
@@ -125,16 +160,12 @@ entries! {
             call.stream(given.hUploadStream)?;
         }
         let made = instantiate(call, graph, given.flags);
-        given.hErrNode_out = CUgraphNode::NULL;
-        given.result_out = match made {
-            Ok(_) => CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_SUCCESS,
-            Err(CUresult::CUDA_ERROR_NOT_SUPPORTED) => {
-                CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_NODE_OPERATION_NOT_SUPPORTED
-            }
-            Err(_) => CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_ERROR,
+        (given.result_out, given.hErrNode_out) = match made {
+            Ok(_) => (CUgraphInstantiateResult::CUDA_GRAPH_INSTANTIATE_SUCCESS, CUgraphNode::NULL),
+            Err((_, result, node)) => (result, node.unwrap_or(CUgraphNode::NULL)),
         };
         params.set(given)?;
-        out.set(made?)
+        out.set(made.map_err(|refusal| refusal.0)?)
     }
 
     fn cuGraphExecDestroy(call, exec: CUgraphExec) {
@@ -161,7 +192,11 @@ entries! {
         let stream = call.stream(stream)?;
         let mut state = call.core.state.lock();
         state.graphs.execs.get(exec.0).map_err(|_| INVALID)?;
-        state.refuse_capturing(stream.uid)
+        state.refuse_capturing(stream.uid)?;
+        let exec = state.graphs.execs.get(exec.0).map_err(|_| INVALID)?;
+        let (flat, flags) = (exec.graph.clone(), exec.flags);
+        call.core.upload_graph_memory(&mut state, &flat, flags);
+        Ok(())
     }
 
     fn cuGraphExecUpdate(call, exec: CUgraphExec, graph: CUgraph, info: *mut CUgraphExecUpdateResultInfo) {
@@ -235,8 +270,9 @@ entries! {
         let shape = state.graphs.flatten(own)?;
         let new = state.graphs.flatten(state.graphs.uid(graph)?)?;
         let target = state.graphs.execs.get_mut(exec.0).map_err(|_| INVALID)?;
-        shape.compare(&new, |old, new| old.work.may_become(&new.work)).map_err(|_| INVALID)?;
-        for ((_, old), (_, new)) in shape.nodes().zip(new.nodes()) {
+        let pairs = shape.pair(&new, |old, new| old.work.may_become(&new.work)).map_err(|_| INVALID)?;
+        for (old, other) in pairs {
+            let (Some(old), Some(new)) = (shape.get(old), new.get(other)) else { continue };
             let place = old.key.and_then(|key| target.node_mut(key));
             if let Some(place) = place.filter(|place| !matches!(place.work, NodeWork::Child(_))) {
                 place.work = new.work.clone();
@@ -258,7 +294,7 @@ entries! {
     fn cuGraphExecNodeSetParams(call, exec: CUgraphExec, node: CUgraphNode, params: *mut CUgraphNodeParams) {
         let mut given = params.get()?;
         let (key, old) = current(call, exec, node)?;
-        if matches!(old, NodeWork::Alloc(_) | NodeWork::Free(_) | NodeWork::Child(_)) || old.kind() != given.type_ {
+        if !old.can_be_set() || old.kind() != given.type_ {
             return Err(INVALID);
         }
         let work = nodes::generic(call, &mut given, Some(&old))?;

@@ -7,7 +7,7 @@ use super::launch::{self, Attributes, Shape};
 use super::memory::unsupported;
 use super::{copy, memset, stream};
 use crate::core::Res;
-use crate::engine::graphs::{Descriptor, NodeWork};
+use crate::engine::graphs::{Conditional, Descriptor, NodeWork};
 use crate::engine::launch::Launch;
 use crate::engine::work::HostCall;
 use crate::entry::{Arg, Call, In, Out, entries};
@@ -107,7 +107,7 @@ pub(super) fn host(params: &CUDA_HOST_NODE_PARAMS) -> Res<NodeWork> {
 fn child(call: &Call<'_>, graph: CUgraph) -> Res<NodeWork> {
     let mut state = call.core.state.lock();
     let uid = state.graphs.uid(graph)?;
-    if state.graphs.has_memory_nodes(uid) {
+    if state.graphs.is_unique(uid) {
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     Ok(NodeWork::Child(state.clone_graph(uid, true)?.0))
@@ -117,30 +117,77 @@ fn alloc(
     call: &Call<'_>,
     props: &CUmemPoolProps,
     bytes: usize,
-    accesses: usize,
+    accesses: &[CUmemAccessDesc],
 ) -> Res<(NodeWork, CUdeviceptr)> {
+    const DEVICE: CUmemLocationType = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
     if props.allocType != CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED || bytes == 0 {
         return Err(INVALID);
     }
-    if props.location.type_ != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE || props.handleTypes.0 != 0 {
+    if props.location.type_ != DEVICE || props.handleTypes.0 != 0 {
         return Err(unsupported(call, "an allocation node outside of a device's memory"));
     }
-    if accesses > 0 {
-        return Err(unsupported(call, "an allocation node with access descriptors"));
-    }
     let device = call.core.device(props.location.id).map_err(|_| INVALID)?;
+    let mut peers = Vec::new();
+    for access in accesses {
+        if access.location.type_ != DEVICE
+            || access.flags != CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        {
+            return Err(INVALID);
+        }
+        peers.push(call.core.device(access.location.id).map_err(|_| INVALID)?);
+    }
     let memory = {
         let mut state = call.core.state.lock();
-        call.core.graph_memory(&mut state, device, bytes as u64)?
+        call.core.graph_memory(&mut state, device, bytes as u64, peers)?
     };
     let base = memory.base;
     Ok((NodeWork::Alloc(memory), base))
 }
 
+/// The access descriptors of an allocation node's parameters.
+fn accesses(list: *const CUmemAccessDesc, count: usize) -> Res<Vec<CUmemAccessDesc>> {
+    // SAFETY: the caller of the entry says that the array is null or valid for the call.
+    let list: In<CUmemAccessDesc> = unsafe { Arg::wrap(list) };
+    handles(&list, count)
+}
+
 fn free(call: &Call<'_>, address: CUdeviceptr) -> Res<NodeWork> {
     let state = call.core.state.lock();
-    if state.graphs.memory.contains_key(&address) { Ok(NodeWork::Free(address)) } else { Err(INVALID) }
+    // Once only, in whatever graph.
+    let known = state.graphs.memory.contains_key(&address) && !state.graphs.frees(address);
+    if known { Ok(NodeWork::Free(address)) } else { Err(INVALID) }
 }
+
+/// A conditional node, with empty bodies.
+fn conditional(call: &Call<'_>, params: &CUDA_CONDITIONAL_NODE_PARAMS) -> Res<NodeWork> {
+    type Kind = CUgraphConditionalNodeType;
+    let fits = match params.type_ {
+        Kind::CU_GRAPH_COND_TYPE_IF => matches!(params.size, 1 | 2),
+        Kind::CU_GRAPH_COND_TYPE_WHILE => params.size == 1,
+        Kind::CU_GRAPH_COND_TYPE_SWITCH => (1..=MOST_BODIES).contains(&params.size),
+        _ => false,
+    };
+    if !fits {
+        return Err(INVALID);
+    }
+    let context = call.context_from(params.ctx)?.uid;
+    let mut state = call.core.state.lock();
+    let condition = state.graphs.conditions.get(&params.handle).ok_or(INVALID)?;
+    if condition.context != context {
+        return Err(INVALID);
+    }
+    let (mut bodies, mut handles) = (Vec::new(), Vec::new());
+    for _ in 0..params.size {
+        let uid = state.uid();
+        handles.push(state.graphs.create(uid, true)?);
+        bodies.push(uid);
+    }
+    let (condition, kind, handles) = (params.handle, params.type_, handles.into_boxed_slice());
+    Ok(NodeWork::Conditional(Arc::new(Conditional { condition, kind, bodies, handles })))
+}
+
+/// Most bodies of a switch.
+const MOST_BODIES: u32 = 1 << 16;
 
 /// The work that generic parameters describe. `old` is what the node did before.
 pub(super) fn generic(
@@ -209,7 +256,8 @@ pub(super) fn generic(
         Type::CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
             // SAFETY: as above.
             let p = unsafe { params.u.alloc };
-            let (work, base) = alloc(call, &p.poolProps, p.bytesize, p.accessDescCount)?;
+            let accesses = accesses(p.accessDescs, p.accessDescCount)?;
+            let (work, base) = alloc(call, &p.poolProps, p.bytesize, &accesses)?;
             params.u.alloc.dptr = base;
             Ok(work)
         }
@@ -227,12 +275,90 @@ pub(super) fn generic(
             let ops = ops.collect::<Res<Vec<_>>>()?.into_iter().flatten().collect();
             Ok(NodeWork::Values(ops))
         }
-        Type::CU_GRAPH_NODE_TYPE_CONDITIONAL => Err(unsupported(call, "a conditional node")),
+        Type::CU_GRAPH_NODE_TYPE_CONDITIONAL => {
+            // SAFETY: as above.
+            let work = conditional(call, &unsafe { params.u.conditional })?;
+            if let NodeWork::Conditional(node) = &work {
+                // Valid as long as the node lives.
+                params.u.conditional.phGraph_out = node.handles.as_ptr().cast_mut();
+            }
+            Ok(work)
+        }
         Type::CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL | Type::CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT => {
             Err(unsupported(call, "a node with external semaphores"))
         }
         _ => Err(INVALID),
     }
+}
+
+/// Attributes that change nothing here: they are kept and shown. Each with its value before it is set.
+const HINTS: &[(Id, [u8; 2])] = &[
+    (Id::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW, [0, 0]),
+    (Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE, [0, 0]),
+    (Id::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP, [0, 1]),
+    (Id::CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN, [0, 0]),
+    (Id::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, [0, 0]),
+    (Id::CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, [0, 0]),
+];
+
+type Id = CUlaunchAttributeID;
+
+fn get_attribute(launch: &Launch, attribute: Id) -> Res<CUlaunchAttributeValue> {
+    let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+    match attribute {
+        Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
+            // No cluster is shown as zeros.
+            let [x, y, z] = if launch.cluster == [1; 3] { [0; 3] } else { launch.cluster };
+            value.clusterDim = CUlaunchAttributeValue_clusterDim { x, y, z };
+        }
+        Id::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => value.cooperative = i32::from(launch.cooperative),
+        Id::CU_LAUNCH_ATTRIBUTE_PRIORITY => value.priority = launch.priority.unwrap_or(0),
+        hint => {
+            let (_, first) = HINTS.iter().find(|known| known.0 == hint).ok_or(INVALID)?;
+            let mut pad = [0; 64];
+            pad[..2].copy_from_slice(&first.map(|byte| byte as core::ffi::c_char));
+            value.pad = launch.hints.get(&hint.0).copied().unwrap_or(pad);
+        }
+    }
+    Ok(value)
+}
+
+fn set_attribute(call: &Call<'_>, launch: &mut Launch, attribute: Id, value: CUlaunchAttributeValue) -> Res {
+    match attribute {
+        Id::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
+            // SAFETY: the attribute says which variant was filled; integers have no invalid value.
+            launch.cooperative = unsafe { value.cooperative } != 0;
+        }
+        Id::CU_LAUNCH_ATTRIBUTE_PRIORITY => {
+            // SAFETY: as above.
+            launch.priority = Some(unsafe { value.priority });
+        }
+        Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
+            // SAFETY: as above.
+            let dim = unsafe { value.clusterDim };
+            launch.cluster = match [dim.x, dim.y, dim.z] {
+                [0, 0, 0] => [1; 3],
+                cluster => node_cluster(call, launch, cluster)?,
+            };
+        }
+        Id::CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE => {
+            // SAFETY: as above.
+            if unsafe { value.deviceUpdatableKernelNode }.deviceUpdatable != 0 {
+                return Err(INVALID);
+            }
+        }
+        hint => {
+            HINTS.iter().find(|known| known.0 == hint).ok_or(INVALID)?;
+            // SAFETY: bytes have no invalid value; the caller's structure is read whole.
+            launch.hints.insert(hint.0, unsafe { value.pad });
+        }
+    }
+    Ok(())
+}
+
+fn node_cluster(call: &Call<'_>, launch: &Launch, cluster: [u32; 3]) -> Res<[u32; 3]> {
+    let shape = Shape { grid: launch.grid, block: launch.block, dynamic: launch.dynamic_shared_bytes };
+    launch::checked_cluster(call, launch.function, &shape, cluster)
 }
 
 /// Adds a node after others.
@@ -268,10 +394,10 @@ fn add_with(
     let work = work()?;
     let before: Vec<(NodeId, [u8; 3])> = before.into_iter().zip(data.iter().copied()).collect();
     let mut state = call.core.state.lock();
-    let child = if let NodeWork::Child(child) = work { Some(child) } else { None };
+    let inner = work.inner().to_vec();
     let added = state.graphs.add(uid, work, &before);
-    if let (Err(_), Some(child)) = (&added, child) {
-        state.graphs.destroy(child);
+    if added.is_err() {
+        inner.into_iter().for_each(|graph| state.graphs.destroy(graph));
     }
     call.core.sweep_graph_memory(&mut state);
     out.set(added?.1)
@@ -348,7 +474,8 @@ entries! {
     fn cuGraphAddMemAllocNode(call, out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) {
         let mut given = params.get()?;
         add(call, &out, graph, &dependencies, count, || {
-            let (work, base) = alloc(call, &given.poolProps, given.bytesize, given.accessDescCount)?;
+            let accesses = accesses(given.accessDescs, given.accessDescCount)?;
+            let (work, base) = alloc(call, &given.poolProps, given.bytesize, &accesses)?;
             given.dptr = base;
             Ok(work)
         })?;
@@ -372,7 +499,10 @@ entries! {
     fn cuGraphNodeSetParams(call, node: CUgraphNode, params: *mut CUgraphNodeParams) {
         let mut given = params.get()?;
         let old = current(call, node)?;
-        if matches!(old, NodeWork::Alloc(_) | NodeWork::Free(_) | NodeWork::Child(_)) || old.kind() != given.type_ {
+        if let NodeWork::Conditional(_) = old {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        if !old.can_be_set() || old.kind() != given.type_ {
             return Err(INVALID);
         }
         let work = generic(call, &mut given, Some(&old))?;
@@ -392,39 +522,12 @@ entries! {
     fn cuGraphKernelNodeGetAttribute(call, node: CUgraphNode, attribute: CUlaunchAttributeID, out: *mut CUlaunchAttributeValue) {
         out.check()?;
         let launch = launch_of(call, node)?;
-        let mut value = CUlaunchAttributeValue { pad: [0; 64] };
-        match attribute {
-            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
-                let [x, y, z] = launch.cluster;
-                value.clusterDim = CUlaunchAttributeValue_clusterDim { x, y, z };
-            }
-            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => value.cooperative = i32::from(launch.cooperative),
-            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY => value.priority = launch.priority.unwrap_or(0),
-            _ => return Err(INVALID),
-        }
-        out.set(value)
+        out.set(get_attribute(&launch, attribute)?)
     }
 
     fn cuGraphKernelNodeSetAttribute(call, node: CUgraphNode, attribute: CUlaunchAttributeID, value: *const CUlaunchAttributeValue) {
-        let value = value.get()?;
         let mut launch = (*launch_of(call, node)?).clone();
-        match attribute {
-            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
-                // SAFETY: the attribute says which variant was filled; integers have no invalid value.
-                launch.cooperative = unsafe { value.cooperative } != 0;
-            }
-            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PRIORITY => {
-                // SAFETY: as above.
-                launch.priority = Some(unsafe { value.priority });
-            }
-            CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
-                // SAFETY: as above.
-                let dim = unsafe { value.clusterDim };
-                let shape = Shape { grid: launch.grid, block: launch.block, dynamic: launch.dynamic_shared_bytes };
-                launch.cluster = launch::checked_cluster(call, launch.function, &shape, [dim.x, dim.y, dim.z])?;
-            }
-            _ => return Err(INVALID),
-        }
+        set_attribute(call, &mut launch, attribute, value.get()?)?;
         change(call, node, NodeWork::kernel(Arc::new(launch)))
     }
 
@@ -433,9 +536,9 @@ entries! {
         let mut launch = (*launch_of(call, to)?).clone();
         launch.cooperative = source.cooperative;
         launch.priority = source.priority;
+        launch.hints = source.hints.clone();
         if source.cluster != launch.cluster {
-            let shape = Shape { grid: launch.grid, block: launch.block, dynamic: launch.dynamic_shared_bytes };
-            launch.cluster = launch::checked_cluster(call, launch.function, &shape, source.cluster)?;
+            launch.cluster = node_cluster(call, &launch, source.cluster)?;
         }
         change(call, to, NodeWork::kernel(Arc::new(launch)))
     }

@@ -247,11 +247,13 @@ pub(super) fn prepare(
     let info = function.info();
     let params = params(info, list, extra)?;
     let limits = call.core.profile.limits();
+    let multiprocessors = call.core.state.lock().multiprocessors(context.and_then(|context| context.green));
     if attributes.cooperative {
         let threads = shape.block.iter().product();
         let each = occupancy(info, &limits, threads, shape.dynamic as usize);
         let blocks = shape.grid.iter().map(|&n| u64::from(n)).product::<u64>();
-        if blocks > u64::from(each) * u64::from(limits.multiprocessors) {
+        let all = multiprocessors.unwrap_or(limits.multiprocessors);
+        if blocks > u64::from(each) * u64::from(all) {
             return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
     }
@@ -268,6 +270,8 @@ pub(super) fn prepare(
         programmatic: attributes.programmatic,
         params,
         priority: attributes.priority,
+        hints: Default::default(),
+        multiprocessors,
         declared: None,
     })
 }

@@ -16,6 +16,7 @@ mod function;
 mod graph;
 mod graph_exec;
 mod graph_nodes;
+mod green;
 mod init;
 mod ipc;
 mod launch;
@@ -61,6 +62,7 @@ pub(crate) static TABLE: Table = {
     let table = graph_nodes::fill(table);
     let table = graph_exec::fill(table);
     let table = user_object::fill(table);
+    let table = green::fill(table);
     let table = module::fill(table);
     let table = library::fill(table);
     let table = function::fill(table);

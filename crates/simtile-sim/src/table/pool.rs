@@ -26,6 +26,7 @@ fn allocate(
     if let Some(base) = call.core.capture_allocation(&stream, pool.device, bytes as u64)? {
         return out.set(base);
     }
+    call.core.state.lock().refuse_unsafe()?;
     out.set(call.core.heap.pools.allocate(call.core, &pool, bytes as u64, &stream)?.base)
 }
 
@@ -102,6 +103,7 @@ entries! {
         if call.core.capture_free(&stream, address)? {
             return Ok(());
         }
+        call.core.state.lock().refuse_unsafe()?;
         match call.core.free_graph_memory(address, Some(&stream)) {
             Some(result) => result,
             None => call.core.heap.pools.free(call.core, address, &stream),

@@ -19,7 +19,11 @@ fn create(call: &Call<'_>, flags: u32, priority: i32) -> Res<CUstream> {
     let mut state = call.core.state.lock();
     call.core.context_health(&state, context.uid)?;
     let made = call.core.add_stream(&mut state, context.uid, flags, priority.clamp(high, low), false);
-    made.map(|(_, handle)| handle).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)
+    let (uid, handle) = made.ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?;
+    if let Some(stream) = state.streams.get_mut(&uid) {
+        stream.green = context.green;
+    }
+    Ok(handle)
 }
 
 /// Something of a stream's state.
@@ -136,6 +140,9 @@ entries! {
 
     fn cuStreamGetFlags(call, handle: CUstream, out: *mut c_uint) {
         out.check()?;
+        // Measured: asking a capturing stream for its flags ends the capture.
+        let stream = call.stream(handle)?;
+        call.core.state.lock().refuse_capturing(stream.uid)?;
         out.set(look(call, handle, |stream| stream.flags)?)
     }
 
@@ -146,7 +153,10 @@ entries! {
 
     fn cuStreamGetCtx(call, handle: CUstream, out: *mut CUcontext) {
         out.check()?;
-        out.set(call.stream(handle)?.context.handle)
+        let context = call.stream(handle)?.context;
+        let state = call.core.state.lock();
+        let green = context.green.and_then(|green| state.greens.get(&green));
+        out.set(green.map_or(context.handle, |green| green.context))
     }
 
     fn cuStreamGetDevice(call, handle: CUstream, out: *mut CUdevice) {
@@ -154,19 +164,16 @@ entries! {
         out.set(call.stream(handle)?.context.device)
     }
 
-    fn cuStreamGetGreenCtx(call, handle: CUstream, out: *mut CUgreenCtx) {
-        out.check()?;
-        call.stream(handle)?;
-        // No stream of this driver belongs to a green context.
-        out.set(CUgreenCtx::NULL)
-    }
-
     fn cuStreamQuery(call, handle: CUstream) {
-        call.core.query_stream(&call.stream(handle)?)
+        let stream = call.stream(handle)?;
+        call.core.refuse_look(&stream)?;
+        call.core.query_stream(&stream)
     }
 
     fn cuStreamSynchronize(call, handle: CUstream) {
-        call.core.synchronize_stream(&call.stream(handle)?)
+        let stream = call.stream(handle)?;
+        call.core.refuse_look(&stream)?;
+        call.core.synchronize_stream(&stream)
     }
 
     fn cuStreamWaitEvent(call, handle: CUstream, event: CUevent, flags: c_uint) {

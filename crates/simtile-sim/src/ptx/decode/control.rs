@@ -266,9 +266,11 @@ impl Decoder<'_, '_> {
                         return Err(unsupported(self.line, format!("call of the entry `{callee}`")));
                     }
                     (Some(_), _) => Callee::Function(number),
-                    // The two system calls that CUDA documents for device code.
+                    // The system calls that CUDA documents for device code, and the function that the driver's
+                    // linker supplies.
                     (None, "vprintf") => Callee::Printf,
                     (None, "__assertfail") => Callee::AssertFail,
+                    (None, "cudaGraphSetConditional") => Callee::SetCondition,
                     (None, _) => {
                         return Err(unsupported(self.line, format!("call of `{callee}`, which has no body")));
                     }

@@ -36,7 +36,7 @@ impl Warp {
                     add_lane(&mut split, (number as u32, 0), lane);
                 }
             }
-            Callee::Printf | Callee::AssertFail => {
+            Callee::Printf | Callee::AssertFail | Callee::SetCondition => {
                 self.system_call(group, mask, call, constants, env)?;
                 group.pc += 1;
                 return Ok(());
@@ -156,6 +156,14 @@ impl Warp {
             if let Callee::AssertFail = call.callee {
                 let text = super::printf::assertion(&mut memory, &args, lane)?;
                 return fault(lane as u32, FaultReason::Assert(text));
+            }
+            if let Callee::SetCondition = call.callee {
+                let arg = |i: usize| args.get(i).copied().unwrap_or(0);
+                if !(memory.worker.run.ctx.set_condition)(arg(0), arg(1) as u32) {
+                    let text = format!("{:#x} is no condition that this kernel may set", arg(0));
+                    return fault(lane as u32, FaultReason::IllegalInstruction(text));
+                }
+                continue;
             }
             let written = super::printf::vprintf(&mut memory, &args, lane)?;
             let frame = &mut self.frames[depth];

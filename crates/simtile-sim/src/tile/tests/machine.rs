@@ -103,6 +103,7 @@ impl Machine {
             workers: self.workers,
             check_uninitialised: true,
             print: &print,
+            set_condition: &|_, _| false,
             report: &report,
             device: TRAITS,
         };
