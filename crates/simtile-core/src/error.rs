@@ -135,6 +135,18 @@ family! {
             /// The driver's handle of the context's device.
             actual: i32,
         },
+        /// The device cannot be divided so.
+        #[error("{device} has room for {limit} green contexts of at least {multiprocessors} multiprocessors, not for {count}")]
+        TooManyGreen {
+            /// The device.
+            device: String,
+            /// How many were asked for.
+            count: u32,
+            /// How many multiprocessors each was to have.
+            multiprocessors: u32,
+            /// How many there can be.
+            limit: u32,
+        },
     }
 }
 

@@ -357,3 +357,61 @@ fn staging_of_a_context_that_lives_on_is_found_again() {
     assert!(sim.counts().of(Entry::cuMemHostAlloc) <= 2, "{:?}", sim.counts());
     drop(outside);
 }
+
+#[test]
+fn h1_green_contexts_reach_what_their_primary_context_has() {
+    let sim = sim(1);
+    let driver = sim.driver();
+    let device = Device::new(driver, 0).unwrap();
+    let primary = device.primary_context().unwrap();
+    let green = device.green_contexts(2, 10).unwrap();
+    assert_eq!(green.iter().map(|context| context.multiprocessors()).collect::<Vec<_>>(), [Some(16); 2]);
+    assert_eq!(primary.multiprocessors(), None);
+    assert_ne!(green[0].cu_green_ctx(), green[1].cu_green_ctx());
+    // Equal, since what one has the other can use: memory of any on streams of any.
+    assert!(green[0] == primary && green[0] == green[1]);
+    let streams = [&primary, &green[0], &green[1]].map(|context| context.new_stream().unwrap());
+    let buffer = DeviceBuffer::from_slice(&streams[1], &[1u32, 2, 3]).unwrap();
+    for stream in &streams {
+        assert_eq!(buffer.to_vec(stream).unwrap(), [1, 2, 3]);
+    }
+    let mut owner = simtile_driver::sys::CUgreenCtx::NULL;
+    // SAFETY: the out-pointer is valid for the call, the stream alive.
+    unsafe { call!(driver, cuStreamGetGreenCtx(streams[1].cu_stream(), &mut owner)) }.unwrap();
+    assert_eq!(Some(owner), green[0].cu_green_ctx());
+    // Another context's memory it cannot use, and says both names.
+    let created = device.create_context().unwrap();
+    let other = created.new_stream().unwrap();
+    let error = buffer.to_vec(&other).unwrap_err().to_string();
+    assert!(error.contains("created context") && error.contains("context"), "{error}");
+    assert!(green[0].to_string().contains("green"), "{}", green[0]);
+}
+
+#[test]
+fn h1_green_contexts_end_with_their_last_handle_and_hold_the_primary() {
+    let sim = sim(1);
+    let device = Device::new(sim.driver(), 0).unwrap();
+    let mut green = device.green_contexts(1, 8).unwrap();
+    let stream = green[0].new_stream().unwrap();
+    let buffer = DeviceBuffer::from_slice(&stream, &[7u32]).unwrap();
+    drop(green.pop());
+    assert_eq!(sim.counts().of(Entry::cuGreenCtxDestroy), 0, "a stream holds its context");
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [7]);
+    drop((buffer, stream));
+    simtile_core::drain_background(Duration::from_secs(20));
+    assert_eq!(sim.counts().of(Entry::cuGreenCtxDestroy), 1);
+    let counts = sim.counts();
+    let (kept, given) = (Entry::cuDevicePrimaryCtxRetain, Entry::cuDevicePrimaryCtxRelease);
+    assert_eq!(counts.of(kept), counts.of(given), "retains and releases");
+}
+
+#[test]
+fn h1_a_device_that_cannot_be_divided_so_says_how_far() {
+    let sim = sim(1);
+    let device = Device::new(sim.driver(), 0).unwrap();
+    let error = device.green_contexts(3, 64).expect_err("3 x 64 multiprocessors").to_string();
+    assert!(error.contains("room for 2") && error.contains("64"), "{error}");
+    assert!(device.green_contexts(1, 1000).is_err());
+    assert!(device.green_contexts(0, 8).unwrap().is_empty());
+    assert_eq!(sim.counts().of(Entry::cuGreenCtxCreate), 0);
+}

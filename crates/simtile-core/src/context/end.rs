@@ -81,6 +81,8 @@ impl Remains {
         let released = match self.owner {
             // SAFETY: we retained it once and give that back once.
             Owner::Primary => unsafe { call!(driver, cuDevicePrimaryCtxRelease(link.device.cu_device())) },
+            // SAFETY: we created it, and its streams, which hold this handle, are gone.
+            Owner::Green(ref green) => unsafe { call!(driver, cuGreenCtxDestroy(green.raw)) },
             // SAFETY: we created it, and no handle of ours is left.
             _ => unsafe { call!(driver, cuCtxDestroy(link.raw)) },
         };
@@ -100,7 +102,12 @@ impl Remains {
 impl Remains {
     /// Whether somebody else retains the context that was just given back: it stays as current as it was.
     fn goes_on(&self) -> bool {
-        let Owner::Primary = self.owner else { return false };
+        match self.owner {
+            Owner::Primary => {}
+            // Its primary context does, which it holds.
+            Owner::Green(_) => return true,
+            _ => return false,
+        }
         let link = &*self.shared.link;
         let (mut flags, mut active) = (0, 0);
         // SAFETY: the out-pointers are valid for the call.

@@ -6,6 +6,7 @@
 
 mod backend;
 mod end;
+mod green;
 mod lanes;
 mod link;
 mod settings;
@@ -44,6 +45,8 @@ pub(crate) enum Owner {
     Primary,
     /// We created it.
     Created,
+    /// A green context of the primary one, which it holds.
+    Green(green::Green),
     /// Somebody else, who keeps it alive by a promise, or by the owner that we hold.
     Borrowed(#[allow(dead_code, reason = "held, never used")] Option<Arc<dyn ForeignOwner>>),
 }
@@ -57,7 +60,10 @@ impl Owner {
 /// Contexts that could not be given back when their last handle went.
 static CONTEXTS_KEPT: AtomicU64 = AtomicU64::new(0);
 
-/// A CUDA context: the primary one of a device, one of our own, or a borrowed one.
+/// A CUDA context: the primary one of a device, one of our own, a green one, or a borrowed one.
+///
+/// A green context ([`Device::green_contexts`]) is its device's primary context with streams of its own, which run on some of
+/// the multiprocessors: the two are equal, and what was made through one is used through the other.
 ///
 /// # Leaks
 /// Modules stay loaded until their context ends ([`ContextStats::retained_modules`]). Memory whose free failed, or whose last
@@ -288,6 +294,7 @@ impl fmt::Display for Context {
         let kind = match self.owner {
             Owner::Primary => "primary context",
             Owner::Created => "created context",
+            Owner::Green(_) => "green context",
             Owner::Borrowed(_) => "borrowed context",
         };
         write!(f, "{kind} {:#x} of {}", self.cu_ctx().0, self.device)

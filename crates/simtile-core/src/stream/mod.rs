@@ -60,8 +60,15 @@ impl Context {
             .with_current(|driver| {
                 let mut raw = CUstream::NULL;
                 let flags = CUstream_flags::CU_STREAM_NON_BLOCKING.0;
-                // SAFETY: the out-pointer is valid for the call; the context is current.
-                unsafe { call!(driver, cuStreamCreateWithPriority(&mut raw, flags, priority)) }?;
+                // SAFETY: the out-pointer is valid for the call; the context is current, and the green one alive.
+                unsafe {
+                    match self.cu_green_ctx() {
+                        Some(green) => {
+                            call!(driver, cuGreenCtxStreamCreate(&mut raw, green, flags, priority))
+                        }
+                        None => call!(driver, cuStreamCreateWithPriority(&mut raw, flags, priority)),
+                    }
+                }?;
                 Ok(raw)
             })
             .on(|| format!("new stream in {self}"))?;

@@ -203,12 +203,10 @@ fn an_event_from_before_the_capture_can_be_asked() {
     let rig = Rig::new();
     let stream = rig.stream();
     let event = rig.mark(stream);
-    for mode in [LOCAL, RELAXED] {
-        rig.begin(stream, mode);
-        ok!(rig, cuEventSynchronize(event));
-        ok!(rig, cuEventQuery(event));
-        rig.end_ok(stream);
-    }
+    rig.begin(stream, RELAXED);
+    ok!(rig, cuEventSynchronize(event));
+    ok!(rig, cuEventQuery(event));
+    rig.end_ok(stream);
 }
 
 #[test]
@@ -229,15 +227,15 @@ fn a_graph_launch_into_a_capture_kills_and_a_foreign_free_does_not() {
 #[test]
 fn unsafe_calls_kill_as_the_modes_say() {
     type Act = fn(&Rig, CUevent, CUdeviceptr, CUmodule) -> CUresult;
-    let acts: [(bool, Act); 5] = [
-        (true, |rig, event, _, _| code!(rig, cuEventQuery(event))),
-        (true, |rig, event, _, _| code!(rig, cuEventSynchronize(event))),
-        (false, |rig, _, _, _| code!(rig, cuMemAlloc(&mut 0, 64))),
-        (false, |rig, _, memory, _| code!(rig, cuMemFree(memory))),
-        (false, |rig, _, _, module| code!(rig, cuModuleUnload(module))),
+    let acts: [Act; 5] = [
+        |rig, event, _, _| code!(rig, cuEventQuery(event)),
+        |rig, event, _, _| code!(rig, cuEventSynchronize(event)),
+        |rig, _, _, _| code!(rig, cuMemAlloc(&mut 0, 64)),
+        |rig, _, memory, _| code!(rig, cuMemFree(memory)),
+        |rig, _, _, module| code!(rig, cuModuleUnload(module)),
     ];
     for mode in MODES {
-        for (of_events, act) in acts {
+        for act in acts {
             for (own_thread, relaxed) in [(true, false), (true, true), (false, false), (false, true)] {
                 let rig = Rig::new();
                 let (stream, event, mut memory) = (rig.stream(), rig.event(), 0);
@@ -255,10 +253,10 @@ fn unsafe_calls_kill_as_the_modes_say() {
                 let kills = !relaxed
                     && match mode {
                         GLOBAL => true,
-                        LOCAL => own_thread && !of_events,
+                        LOCAL => own_thread,
                         _ => false,
                     };
-                let case = format!("{mode:?} own {own_thread} relaxed {relaxed} events {of_events}");
+                let case = format!("{mode:?} own {own_thread} relaxed {relaxed}");
                 if kills {
                     assert_eq!(code, Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "{case}");
                     rig.assert_dead(stream);

@@ -213,10 +213,14 @@ fn labels_and_declarations() {
 fn what_is_not_built_says_so() {
     let rig = Rig::new();
     let stream = rig.stream();
-    let (mut graph, mut conditional) = (CUgraph::NULL, 0);
+    let (mut graph, mut node) = (CUgraph::NULL, CUgraphNode::NULL);
+    // SAFETY: zeros are valid in every field.
+    let mut params: CUgraphNodeParams = unsafe { core::mem::zeroed() };
+    params.type_ = CUgraphNodeType::CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL;
     let unsupported = CUresult::CUDA_ERROR_NOT_SUPPORTED;
     ok!(rig, cuGraphCreate(&mut graph, 0));
-    let code = code!(rig, cuGraphConditionalHandleCreate(&mut conditional, graph, rig.context, 0, 0));
+    let none = core::ptr::null();
+    let code = code!(rig, cuGraphAddNode(&mut node, graph, none, core::ptr::null(), 0, &mut params));
     assert_eq!(code, unsupported);
     assert_eq!(rig.sim.reports()[0].kind, crate::ReportKind::Unsupported);
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
