@@ -402,6 +402,6 @@ const TEXTS: &[&str] = &[
 
 pub(super) fn add(f: &mut Forms) {
     for text in TEXTS {
-        f.border(*text, [32; 4], [Kind::None; 3], Elem::U8);
+        f.border(text, [32; 4], [Kind::None; 3], Elem::U8);
     }
 }
