@@ -48,6 +48,9 @@ impl Device {
     /// The driver's; a driver without a device answers `CUDA_ERROR_NO_DEVICE`, which counts as 0 here.
     pub fn count(driver: Driver) -> Result<usize, DeviceError> {
         let on = || "counting devices".to_string();
+        if crate::sys::is_forked() {
+            return Err(CallError::Forked).on(on);
+        }
         match init(driver) {
             Err(error) if error.code() == CUresult::CUDA_ERROR_NO_DEVICE => return Ok(0),
             other => other.map_err(gone).on(on)?,

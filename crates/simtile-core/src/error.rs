@@ -17,6 +17,8 @@ pub(crate) enum CallError {
     InHostFunction,
     /// The driver is gone; no call was made, or this one found out.
     Deinitialized,
+    /// This process is a forked child; no call was made.
+    Forked,
 }
 
 impl From<DriverError> for CallError {
@@ -81,6 +83,12 @@ macro_rules! family {
                 /// What the operation worked on.
                 on: String,
             },
+            /// This process was forked from one that used the driver, which does not work in the child. No call was made.
+            #[error("{on}: the driver does not work in a forked child")]
+            Forked {
+                /// What the operation worked on.
+                on: String,
+            },
             $($body)*
         }
 
@@ -91,6 +99,7 @@ macro_rules! family {
                     CallError::Lost(source) => Self::ContextLost { on, source },
                     CallError::InHostFunction => Self::InHostFunction { on },
                     CallError::Deinitialized => Self::Deinitialized { on },
+                    CallError::Forked => Self::Forked { on },
                 }
             }
         }
@@ -311,6 +320,40 @@ family! {
             /// The element type.
             type_name: &'static str,
         },
+        /// The memory has another user: handles, views that were kept, exports.
+        #[error("{buffer}: {what} needs the only handle, but there are {handles}")]
+        NotUnique {
+            /// The buffer.
+            buffer: String,
+            /// What was asked for.
+            what: &'static str,
+            /// Handles that can reach the memory.
+            handles: usize,
+        },
+        /// The bytes do not make up elements of another type.
+        #[error("{buffer}: {bytes} bytes from offset {offset} on are no {type_name} of {size} bytes, alignment {align}")]
+        Cast {
+            /// The buffer.
+            buffer: String,
+            /// Bytes.
+            bytes: usize,
+            /// First byte in the allocation.
+            offset: usize,
+            /// The type asked for.
+            type_name: &'static str,
+            /// Its size.
+            size: usize,
+            /// Its alignment.
+            align: usize,
+        },
+        /// A shape does not fit into a buffer, or an axis of it is empty.
+        #[error("{buffer}: {what}")]
+        Shape {
+            /// The buffer.
+            buffer: String,
+            /// Which number, and its limit.
+            what: String,
+        },
         /// The stream cannot be used here.
         #[error("{0}")]
         Stream(#[from] StreamError),
@@ -438,29 +481,39 @@ family! {
     }
 }
 
-impl MemoryError {
-    /// A stream's refusal, as an error of a memory operation.
-    pub(crate) fn from_stream(error: StreamError) -> Self {
-        match error {
-            StreamError::OtherContext { user, user_context, used, used_context } => {
-                Self::OtherContext { user, user_context, used, used_context }
-            }
-            other => Self::Stream(other),
-        }
+/// A family whose operations run on streams.
+pub(crate) trait OnStream: Family {
+    /// A stream's refusal, as an error of the family.
+    fn from_stream(error: StreamError) -> Self;
+}
+
+impl OnStream for StreamError {
+    fn from_stream(error: StreamError) -> Self {
+        error
     }
 }
 
-impl LaunchError {
-    /// A stream's refusal, as an error of a launch.
-    pub(crate) fn from_stream(error: StreamError) -> Self {
-        match error {
-            StreamError::OtherContext { user, user_context, used, used_context } => {
-                Self::OtherContext { user, user_context, used, used_context }
+macro_rules! on_stream {
+    ($($name:ident)*) => { $(
+        impl OnStream for $name {
+            fn from_stream(error: StreamError) -> Self {
+                match error {
+                    StreamError::OtherContext { user, user_context, used, used_context } => {
+                        Self::OtherContext { user, user_context, used, used_context }
+                    }
+                    StreamError::Driver { on, source } => Self::Driver { on, source },
+                    StreamError::ContextLost { on, source } => Self::ContextLost { on, source },
+                    StreamError::InHostFunction { on } => Self::InHostFunction { on },
+                    StreamError::Deinitialized { on } => Self::Deinitialized { on },
+                    StreamError::Forked { on } => Self::Forked { on },
+                    other => Self::Stream(other),
+                }
             }
-            other => Self::Stream(other),
         }
-    }
+    )* };
 }
+
+on_stream! { MemoryError LaunchError }
 
 fn log_suffix(log: &str) -> String {
     if log.trim().is_empty() { String::new() } else { format!("\n{}", log.trim()) }

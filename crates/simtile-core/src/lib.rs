@@ -40,6 +40,7 @@ mod module;
 mod policy;
 mod stream;
 mod symbol;
+mod sys;
 
 pub use capabilities::Capabilities;
 pub use context::{
@@ -51,8 +52,12 @@ pub use error::{ContextError, DeviceError, Error, LaunchError, MemoryError, Modu
 pub use event::{Event, TimedEvent};
 pub use function::{Function, FunctionAttributes, ParameterLayout};
 pub use launch::{LaunchArgs, LaunchOptions};
-pub use memory::{AllocationId, DeviceBuffer};
+pub use memory::{
+    AllocationId, ChunksMut, DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, DeviceColumns,
+    DeviceColumnsMut, DeviceMemory, DeviceMemoryMut, MemoryLease, PinnedHostBuffer, PinnedRead, PinnedWrite,
+    RawDeviceBuffer, Refused,
+};
 pub use module::Module;
 pub use policy::{InsertedWaits, Policy};
-pub use stream::{Stream, StreamId, in_host_function};
+pub use stream::{AtomicScope, Stream, StreamId, Submission, SubmitBuilder, in_host_function};
 pub use symbol::{Constant, Symbol};

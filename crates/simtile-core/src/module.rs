@@ -23,9 +23,8 @@ const LOG_BYTES: usize = 8 << 10;
 
 /// Loaded code of one context. Shared as `Arc<Module>`; functions and symbols keep it.
 ///
-/// # Leaks
-/// Unloading waits for the device, so a dropped module stays loaded until its context ends. It is counted in
-/// [`ContextStats::retained_modules`](crate::ContextStats::retained_modules).
+/// A dropped module is unloaded in the background when everything that was launched before has finished. Until then it is
+/// counted in [`ContextStats::retained_modules`](crate::ContextStats::retained_modules).
 pub struct Module {
     raw: CUmodule,
     context: Arc<Context>,
@@ -267,7 +266,7 @@ pub(crate) fn c_name(name: &str) -> Result<CString, ModuleError> {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        if self.info.is_none() {
+        if self.info.is_none() || crate::sys::is_forked() {
             return;
         }
         add(&self.context.counters().retained_modules, 1);

@@ -181,3 +181,11 @@ impl fmt::Display for InsertedWaits {
         write!(f, "{} waited for {} {} times", self.follower, self.leader, self.count)
     }
 }
+
+impl Context {
+    /// How often each rule of access tracking fired in this CUDA context, by name. For tests and pictures.
+    pub fn tracking_rules(&self) -> Vec<(String, u64)> {
+        let stats = self.tracker().stats();
+        simtile_hazard::Rule::ALL.iter().map(|&rule| (format!("{rule:?}"), stats.get(rule))).collect()
+    }
+}

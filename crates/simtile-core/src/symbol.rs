@@ -3,7 +3,7 @@
 //! Any launch of the module's kernels may read them, on any stream, and launches do not say so. A transfer therefore
 //! follows everything queued through the context's handle and waits before it returns: what is launched later, anywhere, sees it.
 
-use crate::error::{MemoryError, ModuleError, On};
+use crate::error::{MemoryError, ModuleError, On, OnStream};
 use crate::memory::{Place, distinct};
 use crate::{Module, Stream};
 use core::fmt;

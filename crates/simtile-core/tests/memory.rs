@@ -353,7 +353,7 @@ fn pooled_memory_is_kept_between_synchronisations() {
     let (sim, context, _stream) = start();
     allocate_and_drop(&context, 20);
     let counts = sim.counts();
-    assert_eq!(counts.of(Entry::cuMemPoolSetAttribute), 1, "the release threshold, once");
+    assert_eq!(counts.of(Entry::cuMemPoolSetAttribute), 2, "threshold and reuse, once each");
     assert_eq!(counts.of(Entry::cuMemAllocFromPoolAsync), counts.of(Entry::cuMemFreeAsync));
     assert_eq!(context.stats().live_allocations, 0);
     context.trim().unwrap();

@@ -7,12 +7,16 @@
 //!
 //! * [`frame`]: what a test is, the runner, the reports;
 //! * [`gpu`], [`kernels`]: what tests start from;
+//! * [`cost`]: what the runtime itself costs, on the null driver;
+//! * [`explorer`]: random safe programs under exploration;
 //! * [`probe`]: measurements of what the manual leaves open;
 //! * [`driver`], [`core_layer`]: the two layers, a module a family.
 
 pub mod artifacts;
 pub mod core_layer;
+pub mod cost;
 pub mod driver;
+pub mod explorer;
 pub mod frame;
 pub mod gpu;
 pub mod kernels;

@@ -8,10 +8,12 @@ use clap::{Parser, Subcommand};
 use simtile_cts::frame::report::{Report, Totals};
 use simtile_cts::frame::{Cx, Seeds, Stop, Target, Test, coverage, expected, run};
 use simtile_cts::probe::{Probe, probes};
-use simtile_cts::{machine, tests};
+use simtile_cts::{cost, explorer, machine, tests};
 use simtile_driver::count::Counted;
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::PathBuf;
 use std::process::exit;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 #[derive(Parser)]
@@ -69,6 +71,27 @@ enum Command {
     },
     /// Lists tests.
     List,
+    /// Random safe programs on explored simulators, with the checker on.
+    Explore {
+        /// How many programs.
+        #[arg(long, default_value_t = 100)]
+        seeds: u64,
+        /// The first seed.
+        #[arg(long, default_value_t = 1)]
+        from: u64,
+        /// How often each rule of the tracker fired, too.
+        #[arg(long)]
+        rules: bool,
+    },
+    /// What the runtime itself costs, on the null driver.
+    Cost {
+        /// One JSON array of rows.
+        #[arg(long)]
+        json: bool,
+        /// Rounds of which the fastest counts.
+        #[arg(long, default_value_t = 20)]
+        rounds: usize,
+    },
     /// Tests per driver entry and per promise.
     Coverage {
         /// The driver to measure on.
@@ -106,6 +129,8 @@ fn main() {
             }
             0
         }
+        Command::Explore { seeds, from, rules } => run_explore(from, seeds, rules),
+        Command::Cost { json, rounds } => run_cost(json, rounds.max(1)),
         Command::Coverage { driver } => run_coverage(&Target::parse(&driver)),
     });
 }
@@ -119,6 +144,63 @@ fn target(driver: &str, first: Option<u64>, count: Option<u64>) -> Target {
         target => target,
     }
 }
+
+fn run_explore(from: u64, seeds: u64, show_rules: bool) -> i32 {
+    let (mut failed, mut rules) = (0, explorer::Rules::new());
+    for seed in from..from.saturating_add(seeds) {
+        match explorer::run(seed) {
+            Ok(fired) => fired.into_iter().for_each(|(rule, count)| *rules.entry(rule).or_default() += count),
+            Err(wrong) => {
+                failed += 1;
+                println!("seed {seed}: {wrong}");
+            }
+        }
+    }
+    if show_rules {
+        rules.iter().for_each(|(rule, count)| println!("{count:12} {rule}"));
+    }
+    let silent = rules.values().filter(|&&count| count == 0).count();
+    println!("{seeds} seeds, {failed} failed; {} rules fired, {silent} did not", rules.len() - silent);
+    i32::from(failed > 0)
+}
+
+fn run_cost(json: bool, rounds: usize) -> i32 {
+    match cost::measure(rounds) {
+        Ok(rows) if json => println!("{}", serde_json::to_string(&rows).unwrap_or_default()),
+        Ok(rows) => print!("{}", cost::table(&rows)),
+        Err(error) => {
+            eprintln!("{error}");
+            return 1;
+        }
+    }
+    0
+}
+
+/// Counts every heap allocation of the process, for the table of costs.
+struct Counting;
+
+// SAFETY: everything is handed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        cost::ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        cost::ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 fn promises(test: &Test) -> String {
     if test.promises.is_empty() { String::new() } else { format!("  {}", test.promises.join(" ")) }

@@ -26,6 +26,10 @@ pub(crate) struct Remains {
 impl Drop for Context {
     fn drop(&mut self) {
         let owner = core::mem::replace(&mut self.owner, Owner::Borrowed(None));
+        if crate::sys::is_forked() {
+            core::mem::forget(owner);
+            return;
+        }
         let last = self.shared.leave();
         if self.shared.link.health.check().is_err() {
             drop_user_value(owner);

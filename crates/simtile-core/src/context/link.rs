@@ -15,6 +15,7 @@ use super::stats::{Counters, add};
 use crate::Device;
 use crate::error::CallError;
 use crate::stream::in_host_function;
+use crate::sys::{Process, process};
 use simtile_driver::sys::{CUcontext, CUevent, CUevent_flags, CUresult, CUstream, CUstreamCaptureMode};
 use simtile_driver::{Driver, DriverError, Severity, call};
 use simtile_sync::Mutex;
@@ -303,11 +304,19 @@ impl Health {
 
     #[inline]
     pub(super) fn check(&self) -> Result<(), CallError> {
-        if self.healthy.load(Ordering::Relaxed) { Ok(()) } else { self.explain() }
+        if self.healthy.load(Ordering::Relaxed) && process() == Process::Running {
+            return Ok(());
+        }
+        self.explain()
     }
 
     #[cold]
     fn explain(&self) -> Result<(), CallError> {
+        match process() {
+            Process::Running => {}
+            Process::Forked => return Err(CallError::Forked),
+            Process::Exiting => return Err(CallError::Deinitialized),
+        }
         match (self.lost.get(), self.gone.load(Ordering::Relaxed)) {
             (_, true) => Err(CallError::Deinitialized),
             (Some(error), false) => Err(CallError::Lost(*error)),

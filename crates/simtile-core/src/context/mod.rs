@@ -66,8 +66,7 @@ static CONTEXTS_KEPT: AtomicU64 = AtomicU64::new(0);
 /// the multiprocessors: the two are equal, and what was made through one is used through the other.
 ///
 /// # Leaks
-/// Modules stay loaded until their context ends ([`ContextStats::retained_modules`]). Memory whose free failed, or whose last
-/// use cannot be known to end, is kept and counted.
+/// Memory whose free failed, or whose last use cannot be known to end, is kept and counted.
 pub struct Context {
     device: Device,
     owner: Owner,

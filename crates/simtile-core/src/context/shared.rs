@@ -36,6 +36,7 @@ static CONTEXTS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 impl Shared {
     /// Joins the other handles of this CUDA context, or begins.
     pub(super) fn join(device: Device, raw: CUcontext) -> Arc<Self> {
+        crate::sys::watch();
         let mut id = 0;
         // SAFETY: the context is alive, the out-pointer is valid for the call.
         let has_id = unsafe { device.driver().cuCtxGetId(raw, &mut id) }.is_ok();

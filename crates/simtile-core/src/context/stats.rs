@@ -18,6 +18,8 @@ pub struct ContextStats {
     pub live_bytes: u64,
     /// Device memory that was dropped and waits for reuse (only where the device has no pools), bytes.
     pub parked_bytes: u64,
+    /// Pinned memory of [`PinnedHostBuffer`](crate::PinnedHostBuffer)s, in use or kept for reuse, bytes.
+    pub pinned_bytes: u64,
     /// Pinned staging memory, bytes.
     pub staging_bytes: u64,
     /// Device memory that was dropped and waits in the background for its last use, bytes.
@@ -34,7 +36,7 @@ pub struct ContextStats {
     pub failed_destroys: u64,
     /// Times that the context current before could not be put back.
     pub failed_restores: u64,
-    /// Dropped modules that stay loaded until the context ends.
+    /// Dropped modules that are not unloaded yet.
     pub retained_modules: u64,
     /// Host functions that panicked; the panic was caught.
     pub host_function_panics: u64,
@@ -81,7 +83,7 @@ macro_rules! counters {
 }
 
 counters! {
-    live_allocations live_bytes parked_bytes staging_bytes reclaiming_bytes quarantined quarantined_bytes failed_frees leaked_bytes failed_destroys
+    live_allocations live_bytes parked_bytes pinned_bytes staging_bytes reclaiming_bytes quarantined quarantined_bytes failed_frees leaked_bytes failed_destroys
     failed_restores retained_modules host_function_panics lost_errors
 }
 

@@ -1,7 +1,8 @@
 //! Arguments of a raw launch.
 
-use crate::DeviceBuffer;
-use crate::memory::Allocation;
+use crate::memory::sealed::{Memory, MemoryMut};
+use crate::memory::{DeviceBuffer, DeviceMemory, DeviceMemoryMut};
+use crate::stream::{AtomicScope, Touch};
 use core::ffi::c_void;
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -13,6 +14,20 @@ use smallvec::SmallVec;
 #[derive(Clone, Copy)]
 #[repr(align(16))]
 struct Slot(#[allow(dead_code, reason = "read through a pointer")] [MaybeUninit<u8>; 16]);
+
+/// Where an argument lies.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Offset in the slots, and size.
+    Slot(u32, u32),
+    /// Host address of a value in its box, and size.
+    Boxed(usize, u32),
+}
+
+/// A value in a box, of whatever type: it is given back as what it was made.
+trait Held {}
+
+impl<T> Held for T {}
 
 const EMPTY: Slot = Slot([MaybeUninit::uninit(); 16]);
 
@@ -30,9 +45,10 @@ pub struct LaunchArgs<'a> {
     slots: SmallVec<[Slot; 16]>,
     /// Bytes of `slots` in use.
     used: usize,
-    /// Offset in `slots` and size of each argument.
-    places: SmallVec<[(u32, u32); 16]>,
-    buffers: SmallVec<[(&'a Allocation, Mode, usize); 8]>,
+    places: SmallVec<[Place; 16]>,
+    touches: SmallVec<[Touch<'a>; 8]>,
+    /// Values that do not lie in the slots.
+    boxed: Vec<Box<dyn Held + 'a>>,
 }
 
 impl<'a> LaunchArgs<'a> {
@@ -62,8 +78,10 @@ impl<'a> LaunchArgs<'a> {
         }
         self.used = offset + size;
         // A kernel has at most 32 764 bytes of parameters; a larger offset is refused by the size checks.
-        self.places
-            .push((u32::try_from(offset).unwrap_or(u32::MAX), u32::try_from(size).unwrap_or(u32::MAX)));
+        self.places.push(Place::Slot(
+            u32::try_from(offset).unwrap_or(u32::MAX),
+            u32::try_from(size).unwrap_or(u32::MAX),
+        ));
         self
     }
 
@@ -72,16 +90,49 @@ impl<'a> LaunchArgs<'a> {
     #[must_use]
     pub fn buffer<T: DeviceCopy>(mut self, buffer: &'a DeviceBuffer<T>) -> Self {
         self.push(buffer.cu_deviceptr());
-        self.buffers.push((buffer.allocation(), Mode::Read, buffer.num_bytes()));
+        self.touches.push(buffer.touched(Mode::Read));
         self
     }
 
     /// Adds the address of a buffer that the kernel writes.
     #[must_use]
     pub fn buffer_mut<T: DeviceCopy>(mut self, buffer: &'a mut DeviceBuffer<T>) -> Self {
-        let buffer = &*buffer;
         self.push(buffer.cu_deviceptr());
-        self.buffers.push((buffer.allocation(), Mode::Write, buffer.num_bytes()));
+        self.touches.push(buffer.touched_mut());
+        self
+    }
+
+    /// Adds the address of a view, or of any other device memory, that the kernel reads.
+    #[must_use]
+    pub fn view<M: DeviceMemory + ?Sized>(mut self, memory: &'a M) -> Self {
+        self.push(memory.address());
+        self.touches.push(memory.touched(Mode::Read));
+        self
+    }
+
+    /// Adds the address of an exclusive view, or of any other device memory, that the kernel writes.
+    #[must_use]
+    pub fn view_mut<M: DeviceMemoryMut + ?Sized>(mut self, memory: &'a mut M) -> Self {
+        self.push(memory.address());
+        self.touches.push(memory.touched_mut());
+        self
+    }
+
+    /// Adds the address of device memory that the kernel updates with device atomics of the element's size. Such launches
+    /// do not wait for each other.
+    #[must_use]
+    pub fn accumulated<M: DeviceMemory + ?Sized>(mut self, memory: &'a M, scope: AtomicScope) -> Self {
+        self.push(memory.address());
+        self.touches.push(memory.touched(scope.mode(memory.element_bytes())));
+        self
+    }
+
+    /// Adds a value that stays in its box, for those that are too large to be moved around.
+    #[must_use]
+    pub fn boxed<T: DeviceCopy + 'a>(mut self, value: Box<T>) -> Self {
+        let address = core::ptr::from_ref(&*value).expose_provenance();
+        self.places.push(Place::Boxed(address, u32::try_from(size_of::<T>()).unwrap_or(u32::MAX)));
+        self.boxed.push(value);
         self
     }
 
@@ -97,18 +148,22 @@ impl<'a> LaunchArgs<'a> {
 
     /// Size of each argument in bytes.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.places.iter().map(|&(_, size)| size as usize)
+        self.places.iter().map(|&(Place::Slot(_, size) | Place::Boxed(_, size))| size as usize)
     }
 
-    /// Buffers, how they are touched, and their bytes.
-    pub(crate) fn buffers(&self) -> &[(&'a Allocation, Mode, usize)] {
-        &self.buffers
+    /// The device memory among them, and how it is touched.
+    pub(crate) fn touches(&self) -> &[Touch<'a>] {
+        &self.touches
     }
 
     /// Pointers to the arguments, as the driver takes them. It only reads behind them.
     pub(crate) fn pointers(&self) -> SmallVec<[*mut c_void; 16]> {
         let base = self.slots.as_ptr().cast::<u8>();
-        self.places.iter().map(|&(offset, _)| base.wrapping_add(offset as usize).cast_mut().cast()).collect()
+        let pointer = |place: &Place| match *place {
+            Place::Slot(offset, _) => base.wrapping_add(offset as usize).cast_mut().cast(),
+            Place::Boxed(address, _) => core::ptr::with_exposed_provenance_mut(address),
+        };
+        self.places.iter().map(pointer).collect()
     }
 }
 
@@ -116,7 +171,7 @@ impl fmt::Debug for LaunchArgs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LaunchArgs")
             .field("sizes", &self.sizes().collect::<Vec<_>>())
-            .field("buffers", &self.buffers.len())
+            .field("buffers", &self.touches.len())
             .finish()
     }
 }

@@ -1,5 +1,6 @@
 //! One allocation: address, size, identity, and the region that knows who uses it.
 
+use super::owner::Owner;
 use super::pool::{Source, rounded};
 use super::retired::Memory;
 use crate::context::{Lane, Work, add, sub};
@@ -29,6 +30,17 @@ impl AllocationId {
     }
 }
 
+/// Where memory comes from, and so how it is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A pool: freed in stream order.
+    Pooled,
+    /// `cuMemAlloc`: parked.
+    Plain,
+    /// Pinned host memory: kept for reuse.
+    Pinned,
+}
+
 /// Device memory. Whoever can still reach it holds it as `Arc<Allocation>`; work in flight does not.
 pub(crate) struct Allocation {
     id: AllocationId,
@@ -37,11 +49,13 @@ pub(crate) struct Allocation {
     bytes: usize,
     /// Bytes that were allocated.
     size: usize,
-    pooled: bool,
+    kind: Kind,
     /// `None` for an allocation of no bytes, and once it is being dropped.
     region: Option<Region>,
     context: Arc<Context>,
     label: Label,
+    /// Handles that can reach it.
+    owners: AtomicUsize,
     /// Place in the context's list of what is alive.
     slot: AtomicUsize,
     made: core::time::Duration,
@@ -49,10 +63,14 @@ pub(crate) struct Allocation {
 
 impl Allocation {
     /// Allocates, usable on `stream` at once; other streams follow it. 0 bytes make no driver call.
-    pub(crate) fn new(stream: &Arc<Stream>, bytes: usize) -> Result<Arc<Self>, MemoryError> {
+    pub(crate) fn allocate(stream: &Arc<Stream>, bytes: usize) -> Result<Owner, MemoryError> {
+        Self::make(stream, bytes).map(Owner::first)
+    }
+
+    fn make(stream: &Arc<Stream>, bytes: usize) -> Result<Arc<Self>, MemoryError> {
         let context = stream.context().clone();
         if bytes == 0 {
-            return Ok(Arc::new(Self::wrap(context, 0, 0, 0, true, None)));
+            return Ok(Arc::new(Self::wrap(context, 0, 0, 0, Kind::Pooled, None)));
         }
         let size = rounded(bytes).ok_or(too_large(bytes))?;
         let region = context.tracker().region(bytes as u64);
@@ -70,17 +88,17 @@ impl Allocation {
                             call!(driver, cuMemAllocFromPoolAsync(&mut address, size, pool, raw))
                         })
                     });
-                    done.map(|_| (address, true))
+                    done.map(|_| (address, Kind::Pooled))
                         .map_err(|error| stream.refused::<MemoryError>(error, &[], on))
                 }
                 _ => context
                     .allocate_plain(size)
-                    .map(|address| (address, false))
+                    .map(|address| (address, Kind::Plain))
                     .map_err(|error| MemoryError::from_call(error, on())),
             };
             match tried {
-                Ok((address, pooled)) => {
-                    let made = Arc::new(Self::wrap(context, address, bytes, size, pooled, Some(region)));
+                Ok((address, kind)) => {
+                    let made = Arc::new(Self::wrap(context, address, bytes, size, kind, Some(region)));
                     made.context.shared().memory.live.add(&made);
                     return Ok(made);
                 }
@@ -108,15 +126,15 @@ impl Allocation {
         }
     }
 
-    fn wrap(
+    pub(super) fn wrap(
         context: Arc<Context>,
         address: CUdeviceptr,
         bytes: usize,
         size: usize,
-        pooled: bool,
+        kind: Kind,
         region: Option<Region>,
     ) -> Self {
-        if size > 0 {
+        if size > 0 && kind != Kind::Pinned {
             add(&context.counters().live_allocations, 1);
             add(&context.counters().live_bytes, size as u64);
         }
@@ -125,10 +143,11 @@ impl Allocation {
             address,
             bytes,
             size,
-            pooled,
+            kind,
             region,
             context,
             label: Label::default(),
+            owners: AtomicUsize::new(0),
             slot: AtomicUsize::new(usize::MAX),
             made: simtile_sync::time::now(),
         }
@@ -174,6 +193,10 @@ impl Allocation {
         self.label.get()
     }
 
+    pub(crate) fn owners(&self) -> &AtomicUsize {
+        &self.owners
+    }
+
     pub(crate) fn slot(&self) -> &AtomicUsize {
         &self.slot
     }
@@ -199,12 +222,17 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         let Some(region) = self.region.take() else { return };
+        if crate::sys::is_forked() {
+            return;
+        }
         let context = self.context.clone();
         context.shared().memory.live.remove(self.slot.load(Ordering::Relaxed));
-        sub(&context.counters().live_allocations, 1);
-        sub(&context.counters().live_bytes, self.size as u64);
+        if self.kind != Kind::Pinned {
+            sub(&context.counters().live_allocations, 1);
+            sub(&context.counters().live_bytes, self.size as u64);
+        }
         let label = core::mem::take(&mut self.label);
-        let memory = Memory::device(context.clone(), self.id.0, self.address, self.size, self.pooled, label);
+        let memory = Memory::device(context.clone(), self.id.0, self.address, self.size, self.kind, label);
         if in_host_function() {
             let lanes = context.shared().lanes.clone();
             let job = move || {

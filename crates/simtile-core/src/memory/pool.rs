@@ -1,7 +1,8 @@
 //! Where device memory comes from and goes to.
 //!
 //! With pools: stream-ordered allocation from the device's default pool, whose release threshold is raised once, so
-//! that memory is not given back to the system at each synchronisation. Allocation and free never wait.
+//! that memory is not given back to the system at each synchronisation, and which may not hand memory out behind waits of its
+//! own: nobody would know of them. Allocation and free never wait.
 //!
 //! Without: `cuMemAlloc`. Its free waits for all streams of the context and stops every launch meanwhile, so a dropped
 //! block is *parked* once its last use has finished: reused for a request of the same size, and really
@@ -78,11 +79,15 @@ impl Context {
         let found = self.with_current(|driver| {
             let mut pool = CUmemoryPool::NULL;
             let mut threshold = u64::MAX;
-            // SAFETY: the out-pointer is valid for the call; the attribute takes a u64.
+            let mut never = 0i32;
+            // SAFETY: the out-pointer is valid for the call; the attributes take a u64 and an int.
             unsafe {
                 call!(driver, cuDeviceGetDefaultMemPool(&mut pool, device.cu_device()))?;
                 let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
                 let value = (&raw mut threshold).cast();
+                call!(driver, cuMemPoolSetAttribute(pool, attribute, value))?;
+                let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
+                let value = (&raw mut never).cast();
                 call!(driver, cuMemPoolSetAttribute(pool, attribute, value))?;
             }
             Ok(pool)
@@ -124,7 +129,7 @@ impl Context {
         Ok(stream)
     }
 
-    /// Gives back what is kept for reuse: memory of the device's default pool that nobody uses, and parked blocks.
+    /// Gives back what is kept for reuse: memory of the device's default pool that nobody uses, parked blocks, pinned blocks.
     ///
     /// Waits for the device, and stops launches of other threads meanwhile: that is what the driver does.
     ///
@@ -132,6 +137,8 @@ impl Context {
     /// The driver's.
     pub fn trim(&self) -> Result<(), ContextError> {
         self.shared().lanes.collect();
+        self.usable().on::<ContextError>(|| self.to_string())?;
+        self.shared().free_pinned();
         match self.source().on(|| self.to_string())? {
             // SAFETY: the pool is the device's own and lives as long as the device.
             Source::Pool(pool) => self

@@ -1,8 +1,9 @@
 //! What is given back when its last use has finished: device memory, modules.
 
+use super::allocation::Kind;
 use super::pool::Parked;
 use crate::Context;
-use crate::context::{Lane, Link, Tracker, add, sub};
+use crate::context::{Lane, Link, Tracker, Work, add, sub};
 use crate::error::CallError;
 use crate::label::Label;
 use simtile_driver::sys::{CUdeviceptr, CUmodule, CUresult, CUstream};
@@ -19,8 +20,8 @@ pub(crate) struct Memory {
 }
 
 enum What {
-    /// An allocation of a pool, or (`pooled` is false) one that is parked when free.
-    Device { id: u64, address: CUdeviceptr, bytes: usize, pooled: bool, label: Label },
+    /// An allocation.
+    Device { id: u64, address: CUdeviceptr, bytes: usize, kind: Kind, label: Label },
     /// A loaded module.
     Module { raw: CUmodule, name: String },
 }
@@ -31,10 +32,10 @@ impl Memory {
         id: u64,
         address: CUdeviceptr,
         bytes: usize,
-        pooled: bool,
+        kind: Kind,
         label: Label,
     ) -> Self {
-        Self { context, what: What::Device { id, address, bytes, pooled, label }, waiting: false }
+        Self { context, what: What::Device { id, address, bytes, kind, label }, waiting: false }
     }
 
     pub(crate) fn module(context: Arc<Context>, raw: CUmodule, name: String) -> Self {
@@ -72,7 +73,7 @@ impl Memory {
 
     /// Whether giving it back makes no driver call.
     pub(crate) fn is_parked_when_free(&self) -> bool {
-        matches!(self.what, What::Device { pooled: false, .. })
+        matches!(self.what, What::Device { kind: Kind::Plain | Kind::Pinned, .. })
     }
 
     /// From here on it waits in the background.
@@ -90,7 +91,7 @@ impl Memory {
 
     /// Frees it in the order of a stream of ours. It comes back if that is not possible.
     pub(crate) fn free_on(mut self, link: &Link, stream: CUstream) -> Result<(), Self> {
-        let What::Device { address, pooled: true, .. } = self.what else { return Err(self) };
+        let What::Device { address, kind: Kind::Pooled, .. } = self.what else { return Err(self) };
         // SAFETY: the allocation came from a pool and its owner is gone; all its uses are queued before.
         let freed = link.relaxed_handles(|driver| unsafe { call!(driver, cuMemFreeAsync(address, stream)) });
         match freed {
@@ -99,6 +100,11 @@ impl Memory {
             Ok(()) => {}
         }
         self.waits_no_more();
+        if Arc::strong_count(&self.context) == 1 {
+            // The last handle of its context may not go with a stream locked.
+            let lanes = self.context.shared().lanes.clone();
+            lanes.push(Lane::Memory, Work::Job(Box::new(move || drop(self.context))));
+        }
         Ok(())
     }
 
@@ -106,13 +112,17 @@ impl Memory {
     pub(crate) fn give_back(mut self) -> Arc<Context> {
         self.waits_no_more();
         let given = match &self.what {
-            What::Device { address, pooled: true, .. } => {
+            What::Device { address, kind: Kind::Pooled, .. } => {
                 let address = *address;
                 self.context.reclaim_stream().and_then(|stream| {
                     // SAFETY: the allocation came from a pool, its owner is gone and its uses have finished.
                     let call = |driver: Driver| unsafe { call!(driver, cuMemFreeAsync(address, stream)) };
                     self.context.link().relaxed_handles(call)
                 })
+            }
+            What::Device { address, bytes, kind: Kind::Pinned, .. } => {
+                self.context.shared().keep_pinned(*address as usize, *bytes);
+                Ok(())
             }
             What::Device { address, bytes, .. } => {
                 self.context.park(Parked { address: *address, bytes: *bytes });
@@ -173,7 +183,7 @@ impl Memory {
         let is_device = matches!(self.what, What::Device { .. });
         match error {
             // The driver took everything with it: nothing is lost that anyone could use.
-            CallError::Deinitialized => {}
+            CallError::Deinitialized | CallError::Forked => {}
             CallError::Driver(error) => {
                 leak();
                 counters.push_error(format!("drop of {}", self.name()), error);

@@ -1,18 +1,13 @@
 //! The raw launch.
 
 use super::Stream;
-use super::Submit;
-use crate::context::SubmitError;
-use crate::error::{LaunchError, On};
-use crate::launch::check;
-use crate::memory::Allocation;
+use crate::error::{LaunchError, On, OnStream, StreamError};
+use crate::launch::{check, launch};
 use crate::{Function, LaunchArgs, LaunchOptions};
 use core::borrow::Borrow;
+use simtile_driver::Driver;
 use simtile_driver::sys::CUstream;
-use simtile_driver::{Driver, DriverError, call};
-use simtile_hazard::Access;
 use simtile_sync::Arc;
-use smallvec::SmallVec;
 
 impl Stream {
     /// Queues a kernel.
@@ -51,57 +46,24 @@ impl Stream {
         if options.config.is_empty() {
             return Ok(());
         }
-        let mut accesses: SmallVec<[Access<'_>; 8]> = SmallVec::new();
-        for &(allocation, mode, bytes) in args.buffers() {
-            self.same_context(allocation.context(), || allocation.name())
-                .map_err(LaunchError::from_stream)?;
-            accesses.extend(allocation.access(0, bytes, mode));
-        }
         let launch = |driver: Driver, raw: CUstream| {
             // SAFETY: the caller's.
             unsafe { launch(driver, raw, function, options, args) }
         };
-        match self.submit_tracked(&accesses, Submit::PLAIN, launch) {
+        let mut builder = self.submit();
+        for touch in args.touches() {
+            builder = builder.touch(*touch);
+        }
+        let on = || format!("launch of {function}");
+        match builder.run::<LaunchError>(true, on, launch) {
             Ok(_) => Ok(()),
             // Somebody else records a graph on the stream: a launch that touches nothing of ours becomes a node of it.
-            Err(SubmitError::BorrowedCapturing) if accesses.is_empty() => {
+            Err(LaunchError::Stream(StreamError::Capturing { .. }))
+                if args.touches().is_empty() && !self.is_owned() =>
+            {
                 self.call_in_foreign_capture(launch).on(|| format!("launch of {function} on {self}"))
             }
-            Err(error) => {
-                let used: SmallVec<[&Allocation; 8]> = args.buffers().iter().map(|used| used.0).collect();
-                Err(self.refused(error, &used, || format!("launch of {function} on {self}")))
-            }
+            Err(error) => Err(error),
         }
     }
-}
-
-/// The driver call.
-///
-/// # Safety
-/// As [`Stream::launch`]; function and stream are alive and of one context.
-unsafe fn launch(
-    driver: Driver,
-    stream: CUstream,
-    function: &Function,
-    options: LaunchOptions,
-    args: &LaunchArgs<'_>,
-) -> Result<(), DriverError> {
-    let mut pointers = args.pointers();
-    let (raw, params, none) = (function.cu_function(), pointers.as_mut_ptr(), core::ptr::null_mut());
-    if !options.is_plain() {
-        let mut attributes = options.attributes();
-        let config = attributes.config(stream);
-        // SAFETY: function and stream are alive and of one context; `params` has a pointer for each parameter, as
-        // far as those are known; the rest is the caller's.
-        return unsafe { call!(driver, cuLaunchKernelEx(&config, raw, params, none)) };
-    }
-    let (grid, block) = (options.config.grid_dim, options.config.block_dim);
-    let shared = options.config.shared_mem_bytes;
-    // SAFETY: as above.
-    let code = unsafe {
-        driver.cuLaunchKernel(
-            raw, grid.0, grid.1, grid.2, block.0, block.1, block.2, shared, stream, params, none,
-        )
-    };
-    driver.check(simtile_driver::Entry::cuLaunchKernel, code)
 }

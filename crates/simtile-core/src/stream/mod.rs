@@ -6,11 +6,16 @@
 mod handle;
 mod host_function;
 mod launch;
+mod strides;
+mod submission;
+mod touches;
 mod track;
 
 pub use handle::StreamId;
 pub(crate) use handle::{StreamHandle, StreamNames, thread_token};
 pub use host_function::in_host_function;
+pub use submission::{AtomicScope, Submission, SubmitBuilder};
+pub use touches::Touch;
 pub(crate) use track::{Submit, mode_name};
 
 use crate::context::{ForeignOwner, Lane, Tracked, Work, query};
@@ -367,6 +372,10 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let Some(tracked) = self.tracked.take() else { return };
+        if crate::sys::is_forked() {
+            core::mem::forget(tracked);
+            return;
+        }
         if in_host_function() {
             // Closing makes driver calls.
             let job = Work::Job(Box::new(move || drop(tracked)));

@@ -3,7 +3,7 @@
 use super::Stream;
 use super::handle::thread_token;
 use crate::context::{CoreBackend, SubmitError, TrackedEvent};
-use crate::error::{CallError, Family, StreamError};
+use crate::error::{CallError, Family, OnStream, StreamError};
 use crate::memory::Allocation;
 use simtile_driver::sys::CUstream;
 use simtile_driver::{Driver, DriverError};
@@ -63,7 +63,7 @@ impl Stream {
 
     /// What a refusal of the tracker means, as an error of some family. `used` are the buffers of the submission.
     #[cold]
-    pub(crate) fn refused<E: Family + From<StreamError>>(
+    pub(crate) fn refused<E: OnStream>(
         &self,
         error: SubmitError,
         used: &[&Allocation],
@@ -71,7 +71,7 @@ impl Stream {
     ) -> E {
         match error {
             SubmitError::Driver { error, .. } => E::from_call(error, on()),
-            other => E::from(self.refusal(other, used)),
+            other => E::from_stream(self.refusal(other, used)),
         }
     }
 
@@ -88,7 +88,9 @@ impl Stream {
             SubmitError::WrongThread => StreamError::WrongThread { stream },
             SubmitError::Failed { axis } => {
                 // A lost context fails every stream; it is the better explanation.
-                if let Err(error @ (CallError::Lost(_) | CallError::Deinitialized)) = self.context.usable() {
+                if let Err(error @ (CallError::Lost(_) | CallError::Deinitialized | CallError::Forked)) =
+                    self.context.usable()
+                {
                     return StreamError::from_call(error, stream);
                 }
                 StreamError::Failed { stream, leader: self.context.shared().names.of(axis) }

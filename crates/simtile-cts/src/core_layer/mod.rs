@@ -10,6 +10,7 @@ mod events;
 mod launches;
 mod modules;
 mod streams;
+mod tracked;
 
 use crate::frame::{Check, Cx, Stop, Test};
 use crate::gpu::{Gate, Gpu};
@@ -24,6 +25,7 @@ pub const FAMILIES: &[&[Test]] = &[
     streams::TESTS,
     events::TESTS,
     buffers::TESTS,
+    tracked::TESTS,
     modules::TESTS,
     launches::TESTS,
     bad_input::TESTS,

@@ -1,0 +1,361 @@
+//! Tracked submissions: what work touches, then the work.
+//!
+//! [`Stream::submit`] collects the bytes that the work reads, writes or accumulates to. Then comes one piece of work: a copy, a
+//! fill (safe), or a launch (`unsafe`: nobody but its author knows what a kernel touches). The stream follows conflicting
+//! work of other streams, and others follow it. What was named is kept from being freed or reused until the work has
+//! finished, whatever becomes of the [`Submission`].
+
+use super::touches::{Touch, Touches};
+use super::{Stream, Submit};
+use crate::context::{SubmitError, TrackedEvent};
+use crate::error::{LaunchError, MemoryError, On, OnStream, StreamError};
+use crate::launch::{check, launch};
+use crate::memory::{Allocation, DeviceBufferView, DeviceBufferViewMut, DeviceMemory, DeviceMemoryMut};
+use crate::{Function, LaunchArgs, LaunchOptions, Policy};
+use core::borrow::Borrow;
+use core::fmt;
+use simtile_driver::sys::CUstream;
+use simtile_driver::{AccessMode, DeclaredAccess, Driver, DriverError};
+use simtile_hazard::{Access, Mode, Outside, Scope, Stamp};
+use simtile_sync::Arc;
+use simtile_types::DeviceCopy;
+use smallvec::SmallVec;
+
+/// Who can take part in atomic updates of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AtomicScope {
+    /// Work on one device.
+    Device,
+    /// All devices and the host.
+    System,
+}
+
+impl AtomicScope {
+    pub(crate) fn mode(self, element_bytes: usize) -> Mode {
+        let scope = match self {
+            Self::Device => Scope::Device,
+            Self::System => Scope::System,
+        };
+        Mode::Accumulate { size: u32::try_from(element_bytes).unwrap_or(u32::MAX), scope }
+    }
+}
+
+/// A submission that is being put together. Nothing happens until its last call.
+#[must_use = "nothing is submitted until the work is given"]
+pub struct SubmitBuilder<'a> {
+    stream: &'a Arc<Stream>,
+    touches: Touches<'a>,
+    submit: Submit,
+}
+
+/// Work that was submitted. Dropping it never waits and ends nothing: the work owns what it touches until it has finished.
+pub struct Submission {
+    stream: Arc<Stream>,
+    /// `None`: there was nothing to do, and the work is over.
+    stamp: Option<Stamp>,
+    event: Option<TrackedEvent>,
+}
+
+impl Stream {
+    /// Begins a submission.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), simtile_core::Error> {
+    /// # let (stream, function, a, mut b): (std::sync::Arc<simtile_core::Stream>, simtile_core::Function,
+    /// #     simtile_core::DeviceBuffer<f32>, simtile_core::DeviceBuffer<f32>) = todo!();
+    /// use simtile_core::LaunchArgs;
+    /// use simtile_types::LaunchConfig;
+    /// let args = LaunchArgs::new().arg(1024u32).buffer(&a).buffer_mut(&mut b);
+    /// // SAFETY: the kernel reads 1024 values of `a` and writes as many of `b`.
+    /// let done = unsafe { stream.submit().launch(&function, LaunchConfig::for_num_elems(1024), args) }?;
+    /// done.wait()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn submit(self: &Arc<Self>) -> SubmitBuilder<'_> {
+        SubmitBuilder { stream: self, touches: Touches::new(), submit: Submit::PLAIN }
+    }
+}
+
+impl<'a> SubmitBuilder<'a> {
+    /// The work reads this.
+    pub fn read<M: DeviceMemory + ?Sized>(self, memory: &'a M) -> Self {
+        self.touch(memory.touched(Mode::Read))
+    }
+
+    /// The work writes this (and may read it).
+    pub fn write<M: DeviceMemoryMut + ?Sized>(self, memory: &'a mut M) -> Self {
+        self.touch(memory.touched_mut())
+    }
+
+    /// The work updates this with device atomics of the element's size that commute: others may do so at the same time.
+    pub fn accumulate<M: DeviceMemory + ?Sized>(self, memory: &'a M, scope: AtomicScope) -> Self {
+        self.touch(memory.touched(scope.mode(memory.element_bytes())))
+    }
+
+    /// What to do about conflicting work of other streams, in place of [`Stream::policy`].
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.submit.policy = Some(policy.hazard());
+        self
+    }
+
+    /// Orders nothing. Memory is kept alive all the same.
+    ///
+    /// # Safety
+    /// The caller orders the work with everything that conflicts with it.
+    pub unsafe fn unchecked(mut self) -> Self {
+        self.submit.policy = Some(simtile_hazard::Policy::Unchecked);
+        self
+    }
+
+    /// The work may wait for something that is no work of a stream: a flag, another process, the host.
+    pub fn waits_outside(mut self) -> Self {
+        self.submit.outside = Outside::Waits;
+        self
+    }
+
+    /// Somebody is going to wait for exactly this work: an event is recorded right behind it.
+    pub fn awaited(mut self) -> Self {
+        self.submit.seal = true;
+        self
+    }
+
+    /// Queues a copy of `source` over `target`, both of the same length.
+    ///
+    /// # Errors
+    /// [`MemoryError::LengthMismatch`], [`MemoryError::OtherContext`], what the policy refuses, or the driver's.
+    pub fn copy<T: DeviceCopy + 'a>(
+        self,
+        source: impl Into<DeviceBufferView<'a, T>>,
+        target: impl Into<DeviceBufferViewMut<'a, T>>,
+    ) -> Result<Submission, MemoryError> {
+        let (source, target) = (source.into(), target.into());
+        target.part().copy_from(self, source.part())
+    }
+
+    /// Queues setting every element to `value`.
+    ///
+    /// # Errors
+    /// As [`SubmitBuilder::copy`].
+    pub fn fill<T: DeviceCopy + 'a>(
+        self,
+        target: impl Into<DeviceBufferViewMut<'a, T>>,
+        value: T,
+    ) -> Result<Submission, MemoryError> {
+        target.into().part().fill(self, value)
+    }
+
+    /// Queues setting every byte. Elements that are no value of their type are refused when the host reads them.
+    ///
+    /// # Errors
+    /// As [`SubmitBuilder::copy`].
+    pub fn memset<T: DeviceCopy + 'a>(
+        self,
+        target: impl Into<DeviceBufferViewMut<'a, T>>,
+        byte: u8,
+    ) -> Result<Submission, MemoryError> {
+        target.into().part().fill_word(self, crate::memory::Word::One(byte))
+    }
+
+    /// Queues a kernel. Buffers of the arguments count as named, too. A simulated driver checks that the kernel touches
+    /// nothing else.
+    ///
+    /// Checked before the driver is asked: contexts, geometry, number and sizes of the arguments.
+    ///
+    /// # Errors
+    /// [`LaunchError`].
+    ///
+    /// # Safety
+    /// As [`Stream::launch`]; what the kernel accesses is named here or among the arguments, in the right mode.
+    pub unsafe fn launch<'b>(
+        mut self,
+        function: &Function,
+        options: impl Into<LaunchOptions>,
+        args: impl Borrow<LaunchArgs<'b>>,
+    ) -> Result<Submission, LaunchError>
+    where
+        'b: 'a,
+    {
+        let (options, args) = (options.into(), args.borrow());
+        let stream = self.stream;
+        stream.on_its_thread()?;
+        let named = || function.to_string();
+        stream.same_context(function.context(), named).map_err(LaunchError::from_stream)?;
+        check(function, &options, args)?;
+        if options.config.is_empty() {
+            return Ok(Submission::nothing(stream));
+        }
+        for touch in args.touches() {
+            self.touches.push(*touch);
+        }
+        let declared = self.declared();
+        self.run(
+            true,
+            || format!("launch of {function}"),
+            |driver, raw| {
+                if let (Some(extras), Some(declared)) = (driver.table().extras, &declared) {
+                    // SAFETY: extras take their own driver's state; the stream is alive. Without the declaration the checker
+                    // checks less, which is no failure.
+                    let _ = unsafe { (extras.declare)(driver.state(), raw, declared) };
+                }
+                // SAFETY: the caller's.
+                unsafe { launch(driver, raw, function, options, args) }
+            },
+        )
+    }
+
+    /// Orders without work: what is submitted to this stream next comes after everything that conflicts with what was named.
+    ///
+    /// # Errors
+    /// As [`SubmitBuilder::copy`].
+    pub fn order_only(self) -> Result<Submission, StreamError> {
+        self.run(true, || "an order".into(), |_, _| Ok(()))
+    }
+
+    pub(crate) fn stream(&self) -> &'a Arc<Stream> {
+        self.stream
+    }
+
+    /// Adds bytes that the work touches. Of an empty range only the context is looked at.
+    #[inline]
+    pub(crate) fn touch(mut self, touch: Touch<'a>) -> Self {
+        self.touches.push(touch);
+        self
+    }
+
+    fn same_context(&self, touch: &Touch<'_>) -> Result<(), StreamError> {
+        self.stream.same_context(touch.allocation.context(), || touch.allocation.name())
+    }
+
+    /// What a simulated driver compares with what the kernel does.
+    fn declared(&self) -> Option<Vec<DeclaredAccess>> {
+        self.stream.context().driver().table().extras?;
+        let declared = self.touches.as_slice().iter().filter(|touch| touch.start < touch.end).map(|touch| {
+            DeclaredAccess {
+                address: touch.allocation.address() + touch.start as u64,
+                bytes: (touch.end - touch.start) as u64,
+                mode: match touch.mode {
+                    Mode::Read => AccessMode::Read,
+                    Mode::Write => AccessMode::Write,
+                    Mode::Accumulate { .. } => AccessMode::Accumulate,
+                },
+            }
+        });
+        Some(declared.collect())
+    }
+
+    /// Whether everything that was named (and `more`) can be used on this stream at all.
+    pub(crate) fn check<E: OnStream>(&self, more: &[Touch<'_>]) -> Result<(), E> {
+        for touch in self.touches.as_slice().iter().chain(more) {
+            self.same_context(touch).map_err(E::from_stream)?;
+        }
+        Ok(())
+    }
+
+    /// Submits. `on` says what is done; without bytes to touch there is nothing to do.
+    #[inline]
+    pub(crate) fn run<E: OnStream>(
+        self,
+        anything: bool,
+        on: impl Fn() -> String,
+        calls: impl FnOnce(Driver, CUstream) -> Result<(), DriverError>,
+    ) -> Result<Submission, E> {
+        for touch in self.touches.as_slice() {
+            self.same_context(touch).map_err(E::from_stream)?;
+        }
+        if !anything {
+            return Ok(Submission::nothing(self.stream));
+        }
+        let mut accesses: SmallVec<[Access<'_>; 8]> = SmallVec::new();
+        let mut strided = false;
+        for touch in self.touches.as_slice() {
+            strided |= touch.stride.is_some();
+            accesses.extend(touch.allocation.access(touch.start, touch.end, touch.mode));
+        }
+        if strided {
+            accesses = super::strides::merge(self.touches.as_slice());
+        }
+        match self.stream.submit_tracked(&accesses, self.submit, calls) {
+            Ok(done) => {
+                Ok(Submission { stream: self.stream.clone(), stamp: Some(done.stamp), event: done.event })
+            }
+            Err(error) => Err(self.explain(error, on)),
+        }
+    }
+
+    #[cold]
+    fn explain<E: OnStream>(&self, error: SubmitError, on: impl Fn() -> String) -> E {
+        let used: SmallVec<[&Allocation; 8]> =
+            self.touches.as_slice().iter().map(|touch| touch.allocation).collect();
+        self.stream.refused(error, &used, || format!("{} on {}", on(), self.stream))
+    }
+}
+
+impl Submission {
+    pub(crate) fn nothing(stream: &Arc<Stream>) -> Self {
+        Self { stream: stream.clone(), stamp: None, event: None }
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    /// Waits until the work has finished.
+    ///
+    /// # Errors
+    /// The driver's, also the failure of the work or of what it followed.
+    pub fn wait(&self) -> Result<(), StreamError> {
+        let Some(stamp) = self.stamp else { return Ok(()) };
+        let context = self.stream.context();
+        if context.tracker().is_complete(stamp) {
+            return Ok(());
+        }
+        context.usable().on::<StreamError>(|| self.stream.to_string())?;
+        let refused = |error| self.stream.refused(error, &[], || self.stream.to_string());
+        context.tracker().wait(stamp).map_err(refused)
+    }
+
+    /// Whether the work has finished. Never waits for the device.
+    ///
+    /// # Errors
+    /// As [`Submission::wait`].
+    pub fn is_complete(&self) -> Result<bool, StreamError> {
+        let Some(stamp) = self.stamp else { return Ok(true) };
+        let context = self.stream.context();
+        let tracker = context.tracker();
+        if tracker.is_complete(stamp) {
+            return Ok(true);
+        }
+        context.usable().on::<StreamError>(|| self.stream.to_string())?;
+        let event = match &self.event {
+            Some(event) => event.clone(),
+            None => match tracker.settle(stamp) {
+                simtile_hazard::Settled::Complete => return Ok(true),
+                simtile_hazard::Settled::Unsealed => return Ok(false),
+                simtile_hazard::Settled::Pending(event) => event,
+                simtile_hazard::Settled::Failed => {
+                    let error = SubmitError::Failed { axis: stamp.axis };
+                    return Err(self.stream.refused(error, &[], || self.stream.to_string()));
+                }
+            },
+        };
+        tracker.query(&event).on(|| self.stream.to_string())
+    }
+}
+
+impl fmt::Debug for Submission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let complete = self.stamp.is_none_or(|stamp| self.stream.context().tracker().is_complete(stamp));
+        write!(f, "Submission({}, {})", self.stream, if complete { "complete" } else { "in flight" })
+    }
+}
+
+impl fmt::Debug for SubmitBuilder<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubmitBuilder")
+            .field("stream", &format_args!("{}", self.stream))
+            .field("touches", &self.touches.as_slice())
+            .finish_non_exhaustive()
+    }
+}
