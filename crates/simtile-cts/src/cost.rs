@@ -74,7 +74,7 @@ const SIZES: [usize; 5] = [0, 1, 4, 16, 64];
 impl Bench {
     fn new(count: bool) -> Result<Self, Error> {
         let counted = count.then(|| Counted::new(driver()));
-        let driver = counted.as_ref().map_or_else(driver, Counted::driver);
+        let driver = counted.as_ref().map_or_else(driver, |counted| counted.driver());
         let context = Context::new(driver, 0)?;
         let stream = context.new_stream()?;
         let mut functions = Vec::new();
@@ -101,7 +101,7 @@ impl Bench {
         for _ in 0..each * 2 {
             operation(self)?;
         }
-        let counts = self.counted.as_ref().map(Counted::counts);
+        let counts = self.counted.as_ref().map(|counted| counted.counts());
         let allocations = ALLOCATIONS.load(Ordering::Relaxed);
         for _ in 0..rounds {
             let start = Instant::now();
@@ -204,7 +204,7 @@ pub fn measure(rounds: usize) -> Result<Vec<Row>, Error> {
                 bench.measure(1, 64, operation)?;
                 bench.stream.synchronize()?;
                 WITHHELD.store(true, Ordering::Relaxed);
-                let held = hold(&mut bench, in_flight.min(4000).saturating_sub(12))?;
+                let held = hold(&mut bench, usize::saturating_sub(in_flight, 12))?;
                 let row = bench.measure(rounds, each, operation);
                 WITHHELD.store(false, Ordering::Relaxed);
                 drop(held);
@@ -237,7 +237,7 @@ fn in_parallel(threads: usize, shared: bool, rounds: usize, count: bool) -> Resu
     // The main thread takes part, and reads the counters while all stand.
     let barrier = std::sync::Barrier::new(threads + 1);
     let read_counts = || {
-        let counts = bench.counted.as_ref().map(Counted::counts);
+        let counts = bench.counted.as_ref().map(|counted| counted.counts());
         let calls = counts.as_ref().map_or(0, simtile_driver::count::Counts::total);
         let events = counts
             .as_ref()

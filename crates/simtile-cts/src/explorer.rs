@@ -224,7 +224,7 @@ impl Thread {
                 let Modelled { buffer, model } = &self.buffers[at];
                 if model.len() == MOST {
                     self.pinned.copy_from(&stream, buffer)?;
-                    if **self.pinned.read()? != **model {
+                    if *self.pinned.read()? != **model {
                         return Ok(Err("pinned memory has other values than the buffer".into()));
                     }
                     self.pinned.write()?.fill(value);
