@@ -78,7 +78,7 @@ const F16S: [u16; 14] = [
 const BF16S: [u16; 14] = [
     0, 0x8000, 0x3F80, 0xBF80, 0x7F80, 0xFF80, 0x7FC0, 0x7FFF, 0x7F81, 0x0001, 0x807F, 0x0080, 0x7F7F, 0x3F00,
 ];
-const F32S: [u32; 24] = [
+const F32S: [u32; 30] = [
     0,
     0x8000_0000,
     0x3F80_0000,
@@ -103,6 +103,13 @@ const F32S: [u32; 24] = [
     0x5F80_0000,
     0x477F_F000,
     0x43E8_0000,
+    // Products and sums next to the least normal number, where flushing asks how a result was rounded.
+    0x3F7F_FFFF,
+    0x3F7F_FFFE,
+    0xBF7F_FFFC,
+    0x0080_0001,
+    0x8080_0002,
+    0x007F_FFFF,
 ];
 const F64S: [u64; 20] = [
     0,
@@ -174,7 +181,7 @@ impl Kind {
             Self::F16x2 => half(&F16S, (10, 15), random) | half(&F16S, (10, 15), random) << 16,
             Self::Bf16x2 => half(&BF16S, (7, 127), random) | half(&BF16S, (7, 127), random) << 16,
             Self::F32 => match random.below(8) {
-                0 => F32S[random.below(24) as usize].into(),
+                0 => F32S[random.below(F32S.len() as u64) as usize].into(),
                 1..=3 => random.bits() & 0xFFFF_FFFF,
                 _ => {
                     let exponent = 116 + random.below(24);
