@@ -17,7 +17,18 @@ use std::time::Duration;
 /// Each contender with the rows it has.
 const CONTENDERS: &[(&str, &[&str])] = &[
     ("raw", &["submit", "launch_and_wait", "alloc_drop", "threads_8", "copy_compute_copy", "fork_join"]),
-    ("simtile", &["submit", "submit_shared", "launch_and_wait", "alloc_drop", "threads_8"]),
+    (
+        "simtile",
+        &[
+            "submit",
+            "submit_shared",
+            "launch_and_wait",
+            "alloc_drop",
+            "threads_8",
+            "copy_compute_copy",
+            "fork_join",
+        ],
+    ),
     ("cudarc", &["submit", "launch_and_wait", "alloc_drop", "threads_8"]),
     #[cfg(feature = "peer")]
     ("peer", &["submit_safe", "submit_unsafe", "launch_and_wait", "alloc_drop"]),
@@ -147,6 +158,16 @@ fn one(raw: &Raw, contender: &str, row: &str, options: &Options) -> Result<Row> 
             measure(&name, plan, &mut raw::AllocDrop(stream()?), &mut ours::AllocDrop::new()?)
         }
         ("simtile", "threads_8") => measure(&name, plan, &mut threads()?, &mut ours::Threads::new()?),
+        ("simtile", "copy_compute_copy") => {
+            let mut side = CopyComputeCopy::new(raw, COPY, KERNEL_NS)?;
+            measure(&name, pipeline, &mut side, &mut ours::CopyComputeCopy::new(COPY, KERNEL_NS)?)
+        }
+        ("simtile", "fork_join") => measure(
+            &name,
+            pipeline,
+            &mut ForkJoin::new(raw, KERNEL_NS)?,
+            &mut ours::ForkJoin::new(KERNEL_NS)?,
+        ),
         ("cudarc", "submit") => measure(
             &name,
             plan,

@@ -1,8 +1,8 @@
 //! simtile's safe, tracked API.
 
 use crate::pairs::{Result, Side};
-use crate::raw::{BYTES, PTX, THREADS, together};
-use simtile::{Context, DeviceBuffer, Function, LaunchArgs, LaunchConfig, Runtime, Stream};
+use crate::raw::{BYTES, PTX, THREADS, together, whole};
+use simtile::{Context, DeviceBuffer, Function, LaunchArgs, LaunchConfig, PinnedHostBuffer, Runtime, Stream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,10 +13,11 @@ fn text<T>(result: core::result::Result<T, impl core::fmt::Display>) -> Result<T
     result.map_err(|error| format!("simtile: {error}"))
 }
 
-/// Context and kernel.
+/// Context and kernels.
 pub struct Ours {
     context: Arc<Context>,
     k4: Function,
+    spin: Function,
 }
 
 impl Ours {
@@ -24,7 +25,7 @@ impl Ours {
     pub fn new() -> Result<Self> {
         let context = text(text(text(Runtime::new())?.device(0))?.primary_context())?;
         let module = text(context.load_module_from_ptx_src(PTX))?;
-        Ok(Self { k4: text(module.load_function("k4"))?, context })
+        Ok(Self { k4: text(module.load_function("k4"))?, spin: text(module.load_function("spin"))?, context })
     }
 
     /// A stream with an output of its own; the inputs may be common.
@@ -161,5 +162,102 @@ impl Side for Threads {
             (0..operations).try_for_each(|_| one.launch())
         };
         together(&self.0, 1, |_| Ok(()), all)
+    }
+}
+
+/// One thread.
+const ONE: LaunchConfig = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+
+/// Row `copy_compute_copy`: no event is placed by hand; the order comes from what the copies and kernels name.
+pub struct CopyComputeCopy {
+    spin: Function,
+    streams: [Arc<Stream>; 3],
+    source: PinnedHostBuffer<u8>,
+    target: PinnedHostBuffer<u8>,
+    input: DeviceBuffer<u8>,
+    output: DeviceBuffer<u8>,
+    ns: u64,
+}
+
+impl CopyComputeCopy {
+    /// With its streams and buffers.
+    pub fn new(bytes: usize, ns: u64) -> Result<Self> {
+        let all = Ours::new()?;
+        let stream = || text(all.context.new_stream());
+        let streams = [stream()?, stream()?, stream()?];
+        let pinned = || text(PinnedHostBuffer::zeroed(&all.context, bytes));
+        let buffer = || text(DeviceBuffer::zeroed(&streams[0], bytes));
+        let (source, target, input, output) = (pinned()?, pinned()?, buffer()?, buffer()?);
+        Ok(Self { spin: all.spin, streams, source, target, input, output, ns })
+    }
+}
+
+impl Side for CopyComputeCopy {
+    fn operation(&mut self, _: usize) -> Result {
+        let [up, compute, down] = &self.streams;
+        text(self.source.copy_to(up, &mut self.input))?;
+        let args = LaunchArgs::new().arg(self.ns);
+        // SAFETY: `spin` touches no memory.
+        text(unsafe {
+            compute.submit().read(&self.input).write(&mut self.output).launch(&self.spin, ONE, args)
+        })?;
+        text(self.target.copy_from(down, &self.output)).map(drop)
+    }
+    fn settle(&mut self) -> Result {
+        self.streams.iter().try_for_each(|stream| text(stream.synchronize()))
+    }
+    fn batch(&mut self, operations: usize) -> Result<Duration> {
+        whole(self, operations)
+    }
+}
+
+/// Row `fork_join`, likewise.
+pub struct ForkJoin {
+    spin: Function,
+    main: Arc<Stream>,
+    sides: [Arc<Stream>; 4],
+    source: DeviceBuffer<u8>,
+    parts: [DeviceBuffer<u8>; 4],
+    ns: u64,
+}
+
+impl ForkJoin {
+    /// With its streams and buffers.
+    pub fn new(ns: u64) -> Result<Self> {
+        let all = Ours::new()?;
+        let stream = || text(all.context.new_stream());
+        let main = stream()?;
+        let buffer = || text(DeviceBuffer::<u8>::zeroed(&main, 4096));
+        let (source, parts) = (buffer()?, [buffer()?, buffer()?, buffer()?, buffer()?]);
+        Ok(Self {
+            spin: all.spin.clone(),
+            sides: [stream()?, stream()?, stream()?, stream()?],
+            main,
+            source,
+            parts,
+            ns,
+        })
+    }
+}
+
+impl Side for ForkJoin {
+    fn operation(&mut self, _: usize) -> Result {
+        let args = LaunchArgs::new().arg(self.ns);
+        // SAFETY: `spin` touches no memory, here and below.
+        text(unsafe { self.main.submit().write(&mut self.source).launch(&self.spin, ONE, &args) })?;
+        for (side, part) in self.sides.iter().zip(&mut self.parts) {
+            // SAFETY: as above.
+            text(unsafe { side.submit().read(&self.source).write(part).launch(&self.spin, ONE, &args) })?;
+        }
+        let [a, b, c, d] = &self.parts;
+        // SAFETY: as above.
+        text(unsafe { self.main.submit().read(a).read(b).read(c).read(d).launch(&self.spin, ONE, &args) })
+            .map(drop)
+    }
+    fn settle(&mut self) -> Result {
+        text(self.main.synchronize())
+    }
+    fn batch(&mut self, operations: usize) -> Result<Duration> {
+        whole(self, operations)
     }
 }
