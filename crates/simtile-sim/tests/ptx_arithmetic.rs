@@ -154,6 +154,21 @@ fn integers() {
     check(body, [32; 4], &all, |a, b, c| {
         (a as u32).wrapping_sub(c as u32).wrapping_sub(u32::from((a as u32) < b as u32)).into()
     });
+    // The flag is a carry for all of them: set where a difference borrows nothing.
+    let set = "setp.ge.u32 p, c, 0x80000000; selp.u32 x1, 1, 0, p; add.cc.u32 x0, x1, 0xFFFFFFFF;";
+    let set_by = |c: u64| c >> 31 & 1;
+    check(&format!("{set} subc.u32 d, a, b;"), [32; 4], &all, |a, b, c| {
+        (a as u32).wrapping_sub(b as u32).wrapping_sub(1 - set_by(c) as u32).into()
+    });
+    check(&format!("{set} subc.cc.s32 x0, a, b; addc.u32 d, 0, 0;"), [32; 4], &all, |a, b, c| {
+        u64::from(u64::from(a as u32) >= u64::from(b as u32) + 1 - set_by(c))
+    });
+    // Without `.cc` it stays.
+    check(&format!("{set} subc.u32 x0, a, b; addc.u32 d, 0, 0;"), [32; 4], &all, |_, _, c| set_by(c));
+    check(&format!("{set} madc.lo.u32 x0, a, b, c; addc.u32 d, 0, 0;"), [32; 4], &all, |_, _, c| set_by(c));
+    check("sub.cc.u64 y0, a, b; addc.u64 d, c, 0;", [64; 4], &all, |a, b, c| {
+        c.wrapping_add(u64::from(a >= b))
+    });
     let body = "mad.lo.cc.u32 x0, a, b, c; madc.hi.u32 d, a, b, 0;";
     check(body, [32; 4], &all, |a, b, c| {
         (u64::from(a as u32) * u64::from(b as u32) + u64::from(c as u32)) >> 32
@@ -296,6 +311,23 @@ fn float_rounding() {
     });
     let tiny = [[1, 0x3F80_0000, 0], [0x8000_0001, 0x3F80_0000, 0], [0x0080_0000, 0x3F00_0000, 0]];
     check("mul.ftz.f32 d, a, b;", [32; 4], &tiny, |a, _, _| a & 0x8000_0000);
+    // 2^-126 less half a unit of 24 digits: the least normal number only to fewer digits, so `.ftz` takes it away.
+    let brink = [[0x3F7F_FFFF, 0x7E80_0000, 0], [0xBF7F_FFFF, 0x7E80_0000, 0]];
+    for mode in ["rn", "rz", "rm", "rp"] {
+        check(&format!("div.{mode}.ftz.f32 d, a, b;"), [32; 4], &brink, |a, _, _| a & 0x8000_0000);
+        let product = brink.map(|[a, ..]| [a, 0x0080_0000, 0]);
+        check(&format!("mul.{mode}.ftz.f32 d, a, b;"), [32; 4], &product, |a, _, _| a & 0x8000_0000);
+        if mode == "rn" {
+            for form in ["div.approx.ftz.f32", "div.full.ftz.f32"] {
+                check(&format!("{form} d, a, b;"), [32; 4], &brink, |a, _, _| a & 0x8000_0000);
+            }
+        }
+        let whole = |a: u64| a & 0x8000_0000 | 0x0080_0000;
+        check(&format!("div.{mode}.f32 d, a, b;"), [32; 4], &brink, |a, _, _| match (mode, a >> 31) {
+            ("rn", _) | ("rp", 0) | ("rm", 1) => whole(a),
+            _ => whole(a) - 1,
+        });
+    }
     check("mul.f32 d, a, b;", [32; 4], &tiny, |a, b, _| {
         (f32::from_bits(a as u32) * f32::from_bits(b as u32)).to_bits().into()
     });
@@ -421,30 +453,106 @@ fn conversions() {
     assert_eq!(run("cvt.rn.satfinite.e4m3x2.f32 h0, a, b; mov.b16 d, h0;", [32, 32, 32, 16], &big), [0x7EFE]);
 }
 
+/// Whether a module with this one instruction loads; if not, why.
+fn loads(instruction: &str) -> Result<(), String> {
+    ptx_support::Machine::load(&format!(
+        ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry k() {{\n\
+         .reg .b16 h<3>; .reg .b32 r<2>; .reg .b64 q<2>;\n{instruction}\nret; }}"
+    ))
+    .map(|_| ())
+    .map_err(|e| e.to_string())
+}
+
+/// What an assembler refuses is refused: a modifier without effect, or a rounding that is not said.
+#[test]
+fn conversions_have_no_idle_modifiers() {
+    let registers = |ty: &str| match &ty[1..] {
+        "64" => "q",
+        "32" => "r",
+        _ => "h",
+    };
+    let cvt = |modifiers: &str, to: &str, from: &str| {
+        loads(&format!("cvt{modifiers}.{to}.{from} {}0, {}1;", registers(to), registers(from)))
+    };
+    let integers = ["u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"];
+    // What saturates, by the type that is read.
+    let saturating = [
+        ("u8", "s8"),
+        ("s8", "u8 u16 u32 u64"),
+        ("u16", "u8 s8 s16"),
+        ("s16", "u8 s8 u16 u32 u64"),
+        ("u32", "u8 s8 u16 s16 s32"),
+        ("s32", "u8 s8 u16 s16 u32 u64"),
+        ("u64", "u8 s8 u16 s16 u32 s32 s64"),
+        ("s64", "u8 s8 u16 s16 u32 s32 u64"),
+    ];
+    for (from, some) in saturating {
+        for to in integers {
+            assert_eq!(
+                cvt(".sat", to, from).is_ok(),
+                some.split(' ').any(|t| t == to),
+                "cvt.sat.{to}.{from}"
+            );
+            assert!(cvt("", to, from).is_ok(), "cvt.{to}.{from}");
+            for idle in [".rn", ".rzi", ".ftz"] {
+                assert!(cvt(idle, to, from).is_err(), "cvt{idle}.{to}.{from}");
+            }
+        }
+    }
+    for float in ["f16", "f32", "f64"] {
+        for integer in integers {
+            for modifiers in ["", ".sat", ".rni", ".rpi.sat"] {
+                assert!(cvt(modifiers, float, integer).is_err(), "cvt{modifiers}.{float}.{integer}");
+            }
+            for modifiers in ["", ".sat", ".rn", ".rz.sat"] {
+                assert!(cvt(modifiers, integer, float).is_err(), "cvt{modifiers}.{integer}.{float}");
+            }
+            assert!(cvt(".rm.sat", float, integer).is_ok() && cvt(".rmi.sat", integer, float).is_ok());
+            assert_eq!(
+                cvt(".rn.ftz", float, integer).is_ok(),
+                float == "f32",
+                "cvt.rn.ftz.{float}.{integer}"
+            );
+            assert_eq!(
+                cvt(".rni.ftz", integer, float).is_ok(),
+                float == "f32",
+                "cvt.rni.ftz.{integer}.{float}"
+            );
+        }
+    }
+    let between = [
+        ("f16", "f16", ["", ".sat", ".rni"].as_slice(), [".rn", ".ftz"].as_slice()),
+        ("f16", "f32", &[".rn", ".rp.ftz.sat"], &["", ".ftz", ".rni"]),
+        ("f16", "f64", &[".rn", ".rm.sat"], &["", ".rn.ftz", ".rzi"]),
+        ("f32", "f16", &["", ".ftz.sat"], &[".rn", ".rni"]),
+        ("f32", "f32", &["", ".rzi.ftz.sat"], &[".rn", ".rz.ftz"]),
+        ("f32", "f64", &[".rn", ".rp.ftz.sat"], &["", ".sat", ".rni"]),
+        ("f64", "f16", &["", ".sat"], &[".rn", ".ftz", ".rni"]),
+        ("f64", "f32", &["", ".ftz.sat"], &[".rn", ".rmi"]),
+        ("f64", "f64", &["", ".rpi.sat"], &[".rn", ".ftz"]),
+    ];
+    for (to, from, taken, refused) in between {
+        taken.iter().for_each(|m| assert!(cvt(m, to, from).is_ok(), "cvt{m}.{to}.{from}"));
+        refused.iter().for_each(|m| assert!(cvt(m, to, from).is_err(), "cvt{m}.{to}.{from}"));
+    }
+}
+
 #[test]
 fn bf16_has_no_bytes_and_no_saturation() {
-    let load = |cvt: &str| {
-        ptx_support::Machine::load(&format!(
-            ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry k() {{\n\
-             .reg .b16 h<3>; .reg .b32 r; .reg .b64 q;\n{cvt}\nret; }}"
-        ))
-        .map(|_| ())
-        .map_err(|e| e.to_string())
-    };
     for cvt in [
         "cvt.rni.u8.bf16 h0, h1;",
         "cvt.rzi.sat.s8.bf16 h0, h1;",
         "cvt.rn.bf16.u8 h0, h1;",
         "cvt.rz.bf16.s8 h0, h1;",
         "cvt.rni.sat.u16.bf16 h0, h1;",
-        "cvt.rpi.sat.s32.bf16 r, h1;",
-        "cvt.rmi.sat.u64.bf16 q, h1;",
+        "cvt.rpi.sat.s32.bf16 r0, h1;",
+        "cvt.rmi.sat.u64.bf16 q0, h1;",
     ] {
-        let why = load(cvt).expect_err(cvt);
+        let why = loads(cvt).expect_err(cvt);
         assert!(why.contains("PTX has no instruction"), "{cvt}: {why}");
     }
-    for cvt in ["cvt.rni.u16.bf16 h0, h1;", "cvt.rzi.s64.bf16 q, h1;", "cvt.rp.bf16.s32 h0, r;"] {
-        load(cvt).expect(cvt);
+    for cvt in ["cvt.rni.u16.bf16 h0, h1;", "cvt.rzi.s64.bf16 q0, h1;", "cvt.rp.bf16.s32 h0, r0;"] {
+        loads(cvt).expect(cvt);
     }
 }
 

@@ -86,8 +86,9 @@ pub(in crate::ptx) fn fma32(a: f32, b: f32, c: f32, m: u32) -> f32 {
 #[inline(always)]
 fn div32(a: f32, b: f32, m: u32) -> f32 {
     let (a, b) = (flush(a, m), flush(b, m));
-    let q = if m & mode::ROUNDING == mode::RN { a / b } else { f32_of(soft::odd_div(a.into(), b.into()), m) };
-    finish(q, m)
+    let odd = || soft::odd_div(a.into(), b.into());
+    let q = if m & mode::ROUNDING == mode::RN { a / b } else { f32_of(odd(), m) };
+    finish(flush_tiny(q, m, odd), m)
 }
 
 #[inline(always)]
@@ -168,7 +169,7 @@ pub(in crate::ptx) fn f32_op(op: &str, m: u32) -> Option<LaneFn> {
             let (a, b) = (flush(a, m), flush(b, m));
             // The reciprocal of such a `b` is subnormal and flushed, as PTX says: 0, or NaN of an infinity.
             let huge = b.is_finite() && b.abs() > f32::from_bits(0x7E80_0000);
-            finish(if huge { a * 0f32.copysign(b) } else { a / b }, m)
+            if huge { a * 0f32.copysign(b) } else { div32(a, b, m) }
         }),
         "lg2" => lanes!(|a: f32; m| finish(f64::from(flush(a, m)).log2() as f32, m)),
         "ex2" => lanes!(|a: f32; m| finish(f64::from(flush(a, m)).exp2() as f32, m)),

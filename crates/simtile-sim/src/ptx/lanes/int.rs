@@ -490,10 +490,12 @@ pub(in crate::ptx) fn carrying(op: &str, ty: Type) -> Option<CarryFn> {
         ("add", true) => carry!(|a, b, _c, _cc: u64| a.overflowing_add(b)),
         ("addc", false) => carry!(|a, b, _c, cc: u32| add3(a, b, cc, u32::overflowing_add)),
         ("addc", true) => carry!(|a, b, _c, cc: u64| add3(a, b, cc, u64::overflowing_add)),
-        ("sub", false) => carry!(|a, b, _c, _cc: u32| a.overflowing_sub(b)),
-        ("sub", true) => carry!(|a, b, _c, _cc: u64| a.overflowing_sub(b)),
-        ("subc", false) => carry!(|a, b, _c, cc: u32| add3(a, b, cc, u32::overflowing_sub)),
-        ("subc", true) => carry!(|a, b, _c, cc: u64| add3(a, b, cc, u64::overflowing_sub)),
+        // A difference is the sum with the complement: its carry is set where nothing was borrowed, and that is what
+        // `addc` sees after `sub.cc`, and `subc` after `add.cc`.
+        ("sub", false) => carry!(|a, b, _c, _cc: u32| add3(a, !b, 1, u32::overflowing_add)),
+        ("sub", true) => carry!(|a, b, _c, _cc: u64| add3(a, !b, 1, u64::overflowing_add)),
+        ("subc", false) => carry!(|a, b, _c, cc: u32| add3(a, !b, cc, u32::overflowing_add)),
+        ("subc", true) => carry!(|a, b, _c, cc: u64| add3(a, !b, cc, u64::overflowing_add)),
         ("mad.lo", false) => carry!(|a, b, c, _cc: u32| a.wrapping_mul(b).overflowing_add(c)),
         ("mad.lo", true) => carry!(|a, b, c, _cc: u64| a.wrapping_mul(b).overflowing_add(c)),
         ("madc.lo", false) => carry!(|a, b, c, cc: u32| add3(a.wrapping_mul(b), c, cc, u32::overflowing_add)),
