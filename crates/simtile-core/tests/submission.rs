@@ -37,6 +37,8 @@ fn a_launch_names_what_it_touches_and_is_followed() {
     let (b, c) = (context.new_stream().unwrap(), context.new_stream().unwrap());
     let x = DeviceBuffer::from_slice(&a, &[1.0f32; 100]).unwrap();
     let mut y = DeviceBuffer::from_slice(&a, &[2.0f32; 100]).unwrap();
+    // Else an event for the uploads would be recorded behind the gate.
+    a.synchronize().unwrap();
     let gate = sim.gate(a.cu_stream()).unwrap();
     let args = LaunchArgs::new().arg(100u32).arg(3.0f32).buffer(&x).buffer_mut(&mut y);
     // SAFETY: both buffers have 100 elements.

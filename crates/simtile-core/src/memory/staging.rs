@@ -22,6 +22,9 @@ use std::collections::VecDeque;
 /// Sizes of the two classes of blocks, and how many of each may exist before a taker waits for a busy one.
 const CLASSES: [(usize, usize); 2] = [(64 << 10, 64), (1 << 20, 32)];
 
+/// Blocks of a class that are made before the driver is asked whether one is free again.
+const AT_ONCE: usize = 8;
+
 /// Downloads in flight at once.
 const PIPELINE: usize = 4;
 
@@ -228,6 +231,13 @@ impl Context {
         if let Some(block) = guard.free.pop() {
             return Ok(block);
         }
+        let tracker = self.tracker();
+        let known = guard.busy.front().is_some_and(|(_, stamp)| tracker.is_complete(*stamp));
+        if !known && guard.made < AT_ONCE {
+            // Asking about every transfer would cost an event each; one answer frees all before it.
+            drop(guard);
+            return self.make_block(class);
+        }
         let Some((oldest, stamp)) = guard.busy.pop_front() else {
             // All are in the hands of other threads, or there is none yet.
             drop(guard);
@@ -235,7 +245,6 @@ impl Context {
         };
         let full = guard.made >= CLASSES[class].1;
         drop(guard);
-        let tracker = self.tracker();
         let finished = if full {
             match tracker.wait(stamp) {
                 Ok(()) => Ok(true),
