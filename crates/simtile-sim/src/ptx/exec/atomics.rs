@@ -6,6 +6,7 @@ use crate::check::Touch;
 use crate::exec::FaultReason;
 use crate::ptx::code::{Atom, AtomOp, Lanes};
 use crate::ptx::lanes::half;
+use crate::ptx::soft;
 use parking_lot::Mutex;
 use simtile_image::ptx::Type;
 use std::sync::atomic::Ordering::SeqCst;
@@ -25,7 +26,8 @@ pub(super) fn combine(op: AtomOp, ty: Type, old: u64, a: u64, swap: u64) -> u64 
             }
         }
         (AtomOp::Add, Type::F32) => crate::ptx::lanes::Word::put(f32s(old) + f32s(a)),
-        (AtomOp::Add, Type::F64) => (f64::from_bits(old) + f64::from_bits(a)).to_bits(),
+        // The old value's NaN is taken first.
+        (AtomOp::Add, Type::F64) => soft::add64(f64::from_bits(a), f64::from_bits(old), 0).to_bits(),
         (AtomOp::Add | AtomOp::Min | AtomOp::Max, Type::F16 | Type::Bf16) => {
             halves(op, ty == Type::Bf16, old as u16, a as u16).into()
         }
@@ -153,7 +155,12 @@ impl Memory<'_, '_> {
                 // An f32 sum in global memory flushes subnormals; in shared memory it keeps them.
                 let flushes = op == AtomOp::Add && ty == Type::F32 && matches!(place, Place::Global(_));
                 let flush = |v: u64| if flushes { flush_bits(v) } else { v };
-                let change = |old| flush(combine(op, ty, flush(old), flush(a), new));
+                // An f64 sum in global memory leaves a NaN as it is, signalling or not.
+                let stays = op == AtomOp::Add && ty == Type::F64 && matches!(place, Place::Global(_));
+                let change = |old| match stays && f64::from_bits(old).is_nan() {
+                    true => old,
+                    false => flush(combine(op, ty, flush(old), flush(a), new)),
+                };
                 let old = self.update(place, offset, width, lane, atom.cache, change)?;
                 if let Some(out) = out.get_mut(i) {
                     out[lane] = old;

@@ -251,7 +251,7 @@ fn whole_tiles(f: &mut Forms) {
                     continue;
                 }
                 let (lda, ldb) = (if a == "row" { 16 } else { m }, if b == "row" { n } else { 16 });
-                // The accumulator starts from `a`'s first registers, as numbers of f32.
+                // Which element a register of the accumulator holds is not defined: all start alike.
                 tile(
                     format!("{} {place}", small("f16", &[0, 1, 2, 3, 4, 5], 15)),
                     format!(
@@ -263,7 +263,7 @@ fn whole_tiles(f: &mut Forms) {
                         fb = eight("fb"),
                         fc = eight("fc"),
                         fd = eight("fd"),
-                        zero = (0..8).map(|n| format!("mov.b32 fc{n}, 0f40{n}00000;")).collect::<String>(),
+                        zero = (0..8).map(|n| format!("mov.b32 fc{n}, 0f40400000;")).collect::<String>(),
                     ),
                     if a == b { 0 } else { 24 },
                     Elem::F32,
@@ -283,7 +283,7 @@ fn whole_tiles(f: &mut Forms) {
                 fb = four("fb"),
                 fc = eight("fc"),
                 fd = eight("fd"),
-                zero = (0..8).map(|n| format!("mov.b32 fc{n}, 0f41{n}00000;")).collect::<String>(),
+                zero = (0..8).map(|n| format!("mov.b32 fc{n}, 0f41200000;")).collect::<String>(),
             ),
             8,
             Elem::F32,
