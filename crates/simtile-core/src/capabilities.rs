@@ -3,7 +3,7 @@
 use crate::Device;
 use crate::error::{DeviceError, On};
 use simtile_driver::sys::CUdevice_attribute as Attribute;
-use simtile_sync::Mutex;
+use simtile_sync::Global;
 use simtile_types::contract::DeviceLaunchLimits;
 
 /// Attributes of a device that do not change. Asked from the driver once a process and device.
@@ -41,7 +41,7 @@ pub struct Capabilities {
 }
 
 /// Found capabilities. They live as long as the process, as drivers do; failures are not kept.
-static KNOWN: Mutex<Vec<(Device, &'static Capabilities)>> = Mutex::new(Vec::new());
+static KNOWN: Global<Vec<(Device, &'static Capabilities)>> = Global::new(Vec::new());
 
 pub(crate) fn of(device: Device) -> Result<&'static Capabilities, DeviceError> {
     if let Some((_, known)) = KNOWN.lock().iter().find(|(d, _)| *d == device) {

@@ -5,6 +5,7 @@ use crate::control::Control;
 use crate::engine::order::Order;
 use crate::engine::state::{ContextState, Primary, State};
 use crate::engine::{self};
+use crate::explore::{self, Schedule};
 use crate::handles::{BadHandle, Handles, Kind};
 use crate::heap::Heap;
 use crate::memory::AddressSpace;
@@ -65,6 +66,10 @@ pub(crate) struct Core {
     pub(crate) printf: Printf,
     pub(crate) declared: Mutex<Declared>,
     reports: Mutex<Vec<Report>>,
+    /// The exploration that made it.
+    pub(crate) home: Option<std::sync::Weak<Schedule>>,
+    /// A thread outside of that has been reported.
+    pub(crate) outsider_told: AtomicBool,
 }
 
 impl Core {
@@ -112,6 +117,8 @@ impl Core {
             printf: Printf::default(),
             declared: Mutex::default(),
             reports: Mutex::default(),
+            home: explore::current().map(|schedule| Arc::downgrade(&schedule)),
+            outsider_told: AtomicBool::new(false),
             config,
         })
     }

@@ -7,6 +7,7 @@
 use crate::config::Mode;
 use crate::control::Verdict;
 use crate::core::{ContextRef, Core, Res, StreamRef};
+use crate::explore;
 use crate::handles::BadHandle;
 use crate::report::{Report, ReportKind};
 use crate::simulator::Shell;
@@ -25,10 +26,18 @@ pub(crate) fn enter(state: State, entry: Entry, run: impl FnOnce(&Call<'_>) -> R
     // SAFETY: the simulator's table is only paired with states of type `Shell` (`Simulator::driver`).
     let shell = unsafe { state.get::<Shell>() };
     let Some(core) = shell.core() else { return CUresult::CUDA_ERROR_DEINITIALIZED };
-    let result = catch_unwind(AssertUnwindSafe(|| dispatch(&core, entry, run)));
+    let result = {
+        let _catches = explore::catching();
+        catch_unwind(AssertUnwindSafe(|| dispatch(&core, entry, run)))
+    };
     match result {
         Ok(Ok(())) => CUresult::CUDA_SUCCESS,
         Ok(Err(code)) => code,
+        Err(panic) if explore::stuck().is_some_and(|why| why == panic_text(&*panic)) => {
+            let text = format!("{} waits for ever: {}{}", entry.name(), panic_text(&*panic), core.held_up());
+            core.report(Report::new(ReportKind::Deadlock, text));
+            CUresult::CUDA_ERROR_UNKNOWN
+        }
         Err(panic) => {
             let text = format!("the simulator panicked in {}: {}", entry.name(), panic_text(&*panic));
             core.report(Report::new(ReportKind::Internal, text));
@@ -40,6 +49,7 @@ pub(crate) fn enter(state: State, entry: Entry, run: impl FnOnce(&Call<'_>) -> R
 fn dispatch(core: &Arc<Core>, entry: Entry, run: impl FnOnce(&Call<'_>) -> Res) -> Res {
     let call = Call { core, entry };
     if core.config.mode == Mode::Explore {
+        core.tell_outsider(entry);
         simtile_sync::hook::switch_point(entry.name());
     }
     match core.control.before(entry) {

@@ -21,6 +21,10 @@ pub enum ReportKind {
     Race,
     /// A kernel touched bytes that its launch did not declare.
     Undeclared,
+    /// Nobody can go on, or a participant of an exploration waits for something that the schedule does not see.
+    Deadlock,
+    /// A thread that takes no part in an exploration called a driver that does.
+    Outsider,
     /// A call asked for something that the simulator does not do.
     Unsupported,
     /// An image was refused.

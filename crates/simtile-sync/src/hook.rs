@@ -21,6 +21,11 @@ pub struct Hook {
     pub block: fn(key: usize, timeout: Option<Duration>) -> bool,
     /// Wakes up to `count` participants that block on `key`. Called by any thread.
     pub wake: fn(key: usize, count: usize),
+    /// The calling thread found a lock taken and lets others run until somebody has done something. `first` says
+    /// whether it has done something itself since the last call: it is the first try for this lock.
+    pub contended: fn(first: bool),
+    /// A number for the calling thread's simulation that no other simulation of the process has.
+    pub world: fn() -> usize,
     /// Virtual time since the start of the calling thread's simulation.
     pub now: fn() -> Duration,
     /// The calling thread is about to start a thread that will take part. Returns its token.
@@ -59,4 +64,12 @@ pub fn switch_point(name: &'static str) {
     if let Some(hook) = current() {
         (hook.switch_point)(name);
     }
+}
+
+/// A number for the simulation that the calling thread takes part in, unique in the process; 0 outside of one.
+///
+/// Process-wide state whose threads or waiters belong to simulations is kept apart by it.
+#[inline]
+pub fn world() -> usize {
+    current().map_or(0, |hook| (hook.world)())
 }

@@ -14,9 +14,9 @@ use crate::Context;
 use crate::memory::Memory;
 use core::time::Duration;
 use simtile_hazard::{AxisId, Epoch, Settled, Stamp};
-use simtile_sync::{Arc, Condvar, Mutex};
+use simtile_sync::{Arc, Condvar, Global, Mutex, hook};
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Pauses between looks while nothing finishes: the first, and the longest.
@@ -70,9 +70,21 @@ pub(crate) struct Lanes([Arc<Inner>; LANES]);
 
 const LANES: usize = 2;
 
-/// Lanes of the process whose threads run, for [`drain_background`].
-static RUNNING: Mutex<usize> = Mutex::new(0);
-static IDLE: Condvar = Condvar::new();
+/// Lanes whose threads run, for [`drain_background`]. An explored program (`simtile_sync::hook`) has a count of its own:
+/// no exploration waits for another.
+#[derive(Default)]
+struct World {
+    running: Mutex<usize>,
+    idle: Condvar,
+}
+
+/// The calling thread's world. It is kept while anybody uses it.
+fn world() -> Arc<World> {
+    static WORLDS: Global<BTreeMap<usize, Arc<World>>> = Global::new(BTreeMap::new());
+    let (mut worlds, mine) = (WORLDS.lock(), hook::world());
+    worlds.retain(|&of, world| of == mine || Arc::strong_count(world) > 1);
+    worlds.entry(mine).or_default().clone()
+}
 
 impl Lanes {
     /// Hands work over. Never waits.
@@ -127,31 +139,32 @@ fn start(inner: &Arc<Inner>, mut queue: simtile_sync::MutexGuard<'_, Queue>) {
     }
     queue.running = true;
     drop(queue);
-    *RUNNING.lock() += 1;
-    let mine = inner.clone();
-    if simtile_sync::thread::spawn("simtile-reclaim", move || run(&mine)).is_err() {
+    let world = world();
+    *world.running.lock() += 1;
+    let (mine, its) = (inner.clone(), world.clone());
+    if simtile_sync::thread::spawn("simtile-reclaim", move || run(&mine, &its)).is_err() {
         // Without a thread nothing may be done here: it stays queued for the next one that starts.
         inner.queue.lock().running = false;
-        stopped();
+        stopped(&world);
     }
 }
 
-fn stopped() {
-    let mut running = RUNNING.lock();
+fn stopped(world: &World) {
+    let mut running = world.running.lock();
     *running -= 1;
     if *running == 0 {
-        IDLE.notify_all();
+        world.idle.notify_all();
     }
 }
 
-fn run(inner: &Inner) {
+fn run(inner: &Inner, world: &World) {
     let mut pause = PAUSES.0;
     loop {
         let mut queue = inner.queue.lock();
         if queue.entries.is_empty() {
             queue.running = false;
             drop(queue);
-            stopped();
+            stopped(world);
             return;
         }
         let before = queue.pending.len();
@@ -268,13 +281,13 @@ fn settle_all(tracker: &Tracker, stamps: &mut SmallVec<[Stamp; 4]>, pending: &mu
 /// Useful before a process exits, and in tests that count driver calls.
 pub fn drain_background(deadline: Duration) -> bool {
     let end = simtile_sync::time::now() + deadline;
-    let mut running = RUNNING.lock();
+    let mut running = world.running.lock();
     while *running > 0 {
         let now = simtile_sync::time::now();
         if now >= end {
             return false;
         }
-        IDLE.wait_for(&mut running, end - now);
+        world.idle.wait_for(&mut running, end - now);
     }
     true
 }

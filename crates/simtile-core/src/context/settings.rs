@@ -4,7 +4,8 @@ use super::Context;
 use crate::error::{ContextError, On};
 use simtile_driver::call;
 use simtile_driver::sys::*;
-use simtile_sync::Mutex;
+use simtile_sync::{Arc, Global, Mutex};
+use std::collections::BTreeMap;
 
 /// A limit of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,8 +89,14 @@ impl StreamPriorityRange {
     }
 }
 
-/// Keeps read-modify-write of context flags whole.
-static FLAGS: Mutex<()> = Mutex::new(());
+/// Keeps read-modify-write of context flags whole. One lock a world: driver calls are made under it, and no
+/// exploration may wait for another.
+fn whole_flags() -> Arc<Mutex<()>> {
+    static FLAGS: Global<BTreeMap<usize, Arc<Mutex<()>>>> = Global::new(BTreeMap::new());
+    let (mut flags, world) = (FLAGS.lock(), simtile_sync::hook::world());
+    flags.retain(|&of, lock| of == world || Arc::strong_count(lock) > 1);
+    flags.entry(world).or_default().clone()
+}
 
 impl Context {
     /// A limit's value.
@@ -167,7 +174,8 @@ impl Context {
             SyncPolicy::Yield => CUctx_flags::CU_CTX_SCHED_YIELD,
             SyncPolicy::BlockingSync => CUctx_flags::CU_CTX_SCHED_BLOCKING_SYNC,
         };
-        let _whole = FLAGS.lock();
+        let whole = whole_flags();
+        let _whole = whole.lock();
         let flags = self.flags().on(|| self.to_string())? & !CUctx_flags::CU_CTX_SCHED_MASK.0 | bits.0;
         // SAFETY: flags that the context had, with other scheduling bits.
         self.with_current(|driver| unsafe { call!(driver, cuCtxSetFlags(flags)) })

@@ -13,7 +13,8 @@ use crate::policy::WaitLog;
 use crate::stream::StreamNames;
 use simtile_driver::sys::CUcontext;
 use simtile_hazard::Config;
-use simtile_sync::{Arc, Mutex};
+use simtile_sync::atomic::{AtomicUsize, Ordering};
+use simtile_sync::{Arc, Global};
 use std::sync::Weak;
 
 pub(crate) struct Shared {
@@ -24,14 +25,17 @@ pub(crate) struct Shared {
     pub(crate) names: StreamNames,
     pub(crate) waits: WaitLog,
     /// Handles that are alive. Changed with the list locked.
-    handles: Mutex<usize>,
+    handles: AtomicUsize,
 }
 
 /// Unused events to keep at hand.
 const EVENTS: usize = 16;
 
-/// Contexts that have handles.
-static CONTEXTS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+/// What tells CUDA contexts apart.
+type Key = (Device, CUcontext, Option<u64>);
+
+/// Contexts that have handles. Those of other drivers are not touched: they may belong to another exploration.
+static CONTEXTS: Global<Vec<(Key, Weak<Shared>)>> = Global::new(Vec::new());
 
 impl Shared {
     /// Joins the other handles of this CUDA context, or begins.
@@ -56,7 +60,7 @@ impl Shared {
             memory: ContextMemory::default(),
             names: StreamNames::default(),
             waits: WaitLog::default(),
-            handles: Mutex::new(1),
+            handles: AtomicUsize::new(1),
         });
         let mut contexts = CONTEXTS.lock();
         if let Some(earlier) = Self::find(&mut contexts, key) {
@@ -64,27 +68,24 @@ impl Shared {
             shared.link.end_events();
             return earlier;
         }
-        contexts.push(Arc::downgrade(&shared));
+        contexts.push((key, Arc::downgrade(&shared)));
         shared
     }
 
     /// The one of this CUDA context that has handles, with one more.
-    fn find(contexts: &mut Vec<Weak<Self>>, key: (Device, CUcontext, Option<u64>)) -> Option<Arc<Self>> {
-        contexts.retain(|known| known.strong_count() > 0);
-        contexts.iter().filter_map(Weak::upgrade).find(|shared| {
-            let link = &shared.link;
-            let mut handles = shared.handles.lock();
-            let same = (link.device, link.raw, link.id) == key && *handles > 0;
-            *handles += usize::from(same);
-            same
+    fn find(contexts: &mut Vec<(Key, Weak<Self>)>, key: Key) -> Option<Arc<Self>> {
+        contexts.retain(|(_, known)| known.strong_count() > 0);
+        let same = contexts.iter().filter(|(known, _)| *known == key);
+        same.filter_map(|(_, known)| known.upgrade()).find(|shared| {
+            let joined = shared.handles.load(Ordering::Relaxed) > 0;
+            shared.handles.fetch_add(usize::from(joined), Ordering::Relaxed);
+            joined
         })
     }
 
     /// A handle goes. Whether it was the last one: nobody joins from here on.
     pub(super) fn leave(&self) -> bool {
         let _list = CONTEXTS.lock();
-        let mut handles = self.handles.lock();
-        *handles -= 1;
-        *handles == 0
+        self.handles.fetch_sub(1, Ordering::Relaxed) == 1
     }
 }

@@ -16,7 +16,7 @@ use core::ffi::c_void;
 use simtile_driver::sys::*;
 use simtile_driver::{Driver, call};
 use simtile_hazard::{Access, Mode, Settled, Stamp};
-use simtile_sync::Mutex;
+use simtile_sync::{Global, Mutex};
 use std::collections::VecDeque;
 
 /// Sizes of the two classes of blocks, and how many of each may exist before a taker waits for a busy one.
@@ -60,7 +60,7 @@ struct Left {
     host: usize,
 }
 
-static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+static LEFT: Global<Vec<Left>> = Global::new(Vec::new());
 
 impl Block {
     fn bytes(&self) -> usize {

@@ -15,6 +15,7 @@ pub(crate) mod order;
 pub(crate) mod policy;
 mod run;
 pub(crate) mod state;
+mod stuck;
 mod submit;
 pub(crate) mod work;
 

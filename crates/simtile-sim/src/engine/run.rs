@@ -6,7 +6,6 @@ use super::policy::{Candidate, Choice, Running};
 use super::state::{State, StreamState};
 use super::work::Work;
 use crate::check::{AccessLog, TouchMap, VectorClock, Who, undeclared};
-use crate::config::Mode;
 use crate::core::Core;
 use crate::exec::FaultReason;
 use crate::explore::{self, WORKER_NAME};
@@ -435,7 +434,8 @@ impl Core {
                     state.idle += 1;
                     // In an exploration nothing but time could end a linger, and time stands still there until
                     // nobody can go on: an idle worker would hide that.
-                    let timed_out = if limit == LINGER && self.config.mode == Mode::Explore {
+                    let explored = explore::current().is_some_and(|schedule| schedule.is_on());
+                    let timed_out = if limit == LINGER && explored {
                         self.work.wait(&mut state);
                         false
                     } else {
@@ -537,6 +537,7 @@ impl Core {
     fn execute(&self, job: &Job, log: Option<&AccessLog>) -> Outcome {
         let run = || match &job.work {
             Work::Launch(launch) => {
+                let _busy = explore::busy();
                 match launch.run(
                     self,
                     &Place {
@@ -558,6 +559,7 @@ impl Core {
                 }
             }
             Work::Memory(work) => {
+                let _busy = explore::busy();
                 match work.run(self, &DeviceView { log, ..DeviceView::new(&self.space, job.device) }) {
                     Ok(()) => Outcome::Done,
                     Err(fault) => memory_outcome(&fault, job.label.clone()),

@@ -1,6 +1,7 @@
 //! Whom to let run.
 
 use super::Random;
+use std::fmt;
 
 /// How device work relates to host threads and to other device work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +17,26 @@ pub enum Strategy {
     Starving,
 }
 
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Late => "late",
+            Self::Early => "early",
+            Self::Interleaved => "interleaved",
+            Self::Starving => "starving",
+        })
+    }
+}
+
 impl Strategy {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Interleaved, Self::Late, Self::Starving, Self::Early];
+
+    /// The strategy that is displayed so.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|strategy| strategy.to_string() == name)
+    }
+
     /// The strategy of a seed, so that a range of seeds covers all.
     pub const fn of_seed(seed: u64) -> Self {
         match seed % 4 {

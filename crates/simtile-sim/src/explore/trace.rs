@@ -1,10 +1,12 @@
 //! What happened, in order.
 
+use super::Recording;
+use super::choices::MARK;
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 /// The steps of one exploration as text, a line a step. Holds no address and no real time, so two runs
-/// of one seed can be compared byte for byte.
+/// of one seed can be compared byte for byte. The first line is the recording that repeats it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     text: String,
@@ -18,7 +20,13 @@ impl Trace {
         let _ = writeln!(self.text, "{:>9} {who}: {what}", now.as_micros());
     }
 
-    /// All lines: virtual microseconds, participant, step.
+    /// The finished trace, with its recording.
+    pub(super) fn recorded(mut self, recording: &Recording) -> Self {
+        self.text.insert_str(0, &format!("{MARK}{recording}\n"));
+        self
+    }
+
+    /// All lines: the recording (`schedule 7:late:…`), then virtual microseconds, participant, step.
     pub fn text(&self) -> &str {
         &self.text
     }

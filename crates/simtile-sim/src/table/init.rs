@@ -3,13 +3,13 @@
 use crate::entry::entries;
 use core::ffi::{c_char, c_int, c_uint};
 use simtile_driver::sys::*;
-use simtile_sync::Mutex;
+use simtile_sync::Global;
 use simtile_sync::atomic::Ordering;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 
 /// Error texts as C strings, made on first use and kept.
-static TEXTS: Mutex<BTreeMap<(CUresult, bool), &'static CStr>> = Mutex::new(BTreeMap::new());
+static TEXTS: Global<BTreeMap<(CUresult, bool), &'static CStr>> = Global::new(BTreeMap::new());
 
 fn text(code: CUresult, long: bool) -> Option<&'static CStr> {
     let name = code.name()?;

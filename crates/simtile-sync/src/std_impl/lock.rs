@@ -1,16 +1,28 @@
 //! Mutex, read-write lock and condition variable.
 //!
 //! Inside a simulation only one participant runs at a time, so a lock is only ever found taken when its
-//! holder gave up its turn with the lock held. The waiter then blocks on nothing for no time, which lets
-//! others run, and tries again.
+//! holder gave up its turn with the lock held. The waiter then lets others run until somebody has done
+//! something, and tries again.
 
 use super::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use crate::hook::{self, Hook};
 use core::time::Duration;
 
-/// What a thread blocks on when it only wants to give up its turn.
-fn yield_turn(hook: &Hook) {
-    (hook.block)(0, Some(Duration::ZERO));
+/// Tries a lock until it is there, letting others run meanwhile. `None` if the simulation has ended: then the
+/// lock is an ordinary one.
+#[cold]
+fn in_turn<G>(hook: &Hook, attempt: impl Fn() -> Option<G>) -> Option<G> {
+    let mut first = true;
+    loop {
+        if let Some(guard) = attempt() {
+            return Some(guard);
+        }
+        if !(hook.participates)() {
+            return None;
+        }
+        (hook.contended)(first);
+        first = false;
+    }
 }
 
 /// A mutual exclusion lock without poisoning.
@@ -44,12 +56,7 @@ impl<T: ?Sized> Mutex<T> {
     #[cold]
     fn lock_in_turn(&self, hook: &Hook) -> MutexGuard<'_, T> {
         (hook.switch_point)("lock");
-        loop {
-            match self.0.try_lock() {
-                Some(guard) => return guard,
-                None => yield_turn(hook),
-            }
-        }
+        in_turn(hook, || self.0.try_lock()).unwrap_or_else(|| self.0.lock())
     }
 
     /// Locks if nobody holds it.
@@ -63,6 +70,28 @@ impl<T: ?Sized> Mutex<T> {
     /// The value, without locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
+    }
+}
+
+/// A lock for process-wide state that is held for a moment and across no call that could block.
+///
+/// Simulations share such state, with each other and with threads outside. So it is no point where a simulation
+/// switches threads: whether somebody else happens to hold it must not show in a trace.
+#[derive(Debug, Default)]
+pub struct Global<T: ?Sized>(parking_lot::Mutex<T>);
+
+impl<T> Global<T> {
+    /// A new, unlocked lock.
+    pub const fn new(value: T) -> Self {
+        Self(parking_lot::Mutex::new(value))
+    }
+}
+
+impl<T: ?Sized> Global<T> {
+    /// Locks, waiting for the holder.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock()
     }
 }
 
@@ -81,25 +110,15 @@ impl<T: ?Sized> RwLock<T> {
     /// Locks for reading.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        let Some(hook) = hook::current() else { return self.0.read() };
-        loop {
-            match self.0.try_read() {
-                Some(guard) => return guard,
-                None => yield_turn(hook),
-            }
-        }
+        let guard = hook::current().and_then(|hook| in_turn(hook, || self.0.try_read()));
+        guard.unwrap_or_else(|| self.0.read())
     }
 
     /// Locks for writing.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        let Some(hook) = hook::current() else { return self.0.write() };
-        loop {
-            match self.0.try_write() {
-                Some(guard) => return guard,
-                None => yield_turn(hook),
-            }
-        }
+        let guard = hook::current().and_then(|hook| in_turn(hook, || self.0.try_write()));
+        guard.unwrap_or_else(|| self.0.write())
     }
 }
 
@@ -149,9 +168,8 @@ impl Condvar {
         MutexGuard::unlocked(guard, || {
             let woken = (hook.block)(self.key(), limit);
             // Whoever woke us may have given up its turn with the lock held: taking it for real would stop everybody.
-            while mutex.is_locked() && hook::current().is_some() {
-                yield_turn(hook);
-            }
+            let free = || (!mutex.is_locked()).then_some(());
+            let _ = in_turn(hook, free);
             woken
         })
     }

@@ -7,7 +7,7 @@ mod lock;
 pub mod thread;
 pub mod time;
 
-pub use lock::{Condvar, Mutex, RwLock};
+pub use lock::{Condvar, Global, Mutex, RwLock};
 
 /// Atomic types.
 #[cfg(not(feature = "count"))]
