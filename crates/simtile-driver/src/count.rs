@@ -219,4 +219,13 @@ static EXTRAS: crate::Extras = crate::Extras {
             None => CUresult::SIMTILE_MISSING_ENTRY,
         }
     },
+    host_access: |state, address, bytes, mode| {
+        // SAFETY: as above.
+        let driver = unsafe { state.get::<Inner>() }.driver;
+        match driver.table().extras {
+            // SAFETY: as above.
+            Some(extras) => unsafe { (extras.host_access)(driver.state(), address, bytes, mode) },
+            None => CUresult::SIMTILE_MISSING_ENTRY,
+        }
+    },
 };

@@ -1,8 +1,8 @@
 //! What a simulated driver takes beyond CUDA's API.
 //!
-//! The runtime tells a simulated driver two things that CUDA has no call for: labels, so that reports
-//! can name buffers and streams, and the accesses that the next launch declares, so that the checker can
-//! compare them with what the kernel does. A driver without them has `Table::extras == None`, so the
+//! The runtime tells a simulated driver three things that CUDA has no call for: labels, so that reports
+//! can name buffers and streams; the accesses that the next launch declares, so that the checker can
+//! compare them with what the kernel does; and the host's own accesses to memory that devices reach too. A driver without them has `Table::extras == None`, so the
 //! runtime pays one test of a static.
 
 use crate::State;
@@ -52,4 +52,7 @@ pub struct Extras {
     /// Declares what the calling thread's next launch on this stream accesses. A launch that declares
     /// is checked against it; one that does not is not.
     pub declare: unsafe fn(State, CUstream, &[DeclaredAccess]) -> CUresult,
+    /// Tells that the calling host thread accesses this range (first byte, length) itself now: the checker cannot see that by
+    /// itself. Page-locked, managed and any other memory that the driver knows.
+    pub host_access: unsafe fn(State, CUdeviceptr, u64, AccessMode) -> CUresult,
 }

@@ -1,5 +1,6 @@
 //! How a simulated driver is set up: builder values and the text of `SIMTILE_SIM`.
 
+use crate::explore::Recording;
 use crate::profile::Profile;
 use std::fmt;
 use std::str::FromStr;
@@ -74,6 +75,10 @@ pub struct SimConfig {
     pub workers: usize,
     /// Whether each report is also printed to stderr. Default true.
     pub print_reports: bool,
+    /// Decisions to repeat instead of those of the seed, in [`Mode::Explore`] outside of
+    /// [`crate::explore::explore`] (inside, the exploration decides). Default none. As text a schedule such as
+    /// `7:late:12.1+40.0`, or the path of a file that holds one or a whole trace.
+    pub replay: Option<Recording>,
 }
 
 const MOST_DEVICES: u32 = 64;
@@ -95,6 +100,7 @@ impl Default for SimConfig {
             step_limit: 1 << 32,
             workers: 0,
             print_reports: true,
+            replay: None,
         }
     }
 }
@@ -118,8 +124,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-const KEYS: &str =
-    "devices, mode, seed, check, profile, memory, addresses, frees, pageable, steps, workers, reports";
+const KEYS: &str = "devices, mode, seed, check, profile, memory, addresses, frees, pageable, steps, workers, reports, replay";
 
 impl SimConfig {
     /// Settings from an environment variable; the defaults if it is not set.
@@ -211,6 +216,11 @@ impl SimConfig {
                     _ => return Err("print, quiet"),
                 }
             }
+            "replay" => {
+                let read = || std::fs::read_to_string(value).ok()?.parse().ok();
+                let allowed = "a schedule such as 7:late:12.1+40.0, or a file that holds one";
+                self.replay = Some(value.parse().ok().or_else(read).ok_or(allowed)?);
+            }
             _ => return Err(KEYS),
         }
         Ok(())
@@ -228,6 +238,53 @@ fn size(text: &str) -> Option<u64> {
         _ => return None,
     };
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+impl fmt::Display for SimConfig {
+    /// The text that gives these settings: what differs from the defaults, and the mode.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let other = Self::default();
+        let mode = match self.mode {
+            Mode::Fast => "fast",
+            Mode::Fifo => "fifo",
+            Mode::Explore => "explore",
+        };
+        let check = match (self.checks.uninitialised, self.checks.races) {
+            (true, true) => "all",
+            (true, false) => "uninit",
+            (false, true) => "race",
+            (false, false) => "none",
+        };
+        write!(f, "mode={mode},seed={},check={check}", self.seed)?;
+        if self.devices != other.devices {
+            write!(f, ",devices={}", self.devices)?;
+        }
+        if self.profile != other.profile {
+            write!(f, ",profile={}", self.profile.name())?;
+        }
+        if self.memory != other.memory {
+            write!(f, ",memory={}", self.memory)?;
+        }
+        let switches = [
+            (self.reuse_addresses, other.reuse_addresses, ",addresses=fresh"),
+            (self.frees_wait, other.frees_wait, ",frees=never"),
+            (self.pageable_async, other.pageable_async, ",pageable=async"),
+            (self.print_reports, other.print_reports, ",reports=quiet"),
+        ];
+        for (_, _, text) in switches.into_iter().filter(|(mine, default, _)| mine != default) {
+            f.write_str(text)?;
+        }
+        if self.step_limit != other.step_limit {
+            write!(f, ",steps={}", self.step_limit)?;
+        }
+        if self.workers != other.workers {
+            write!(f, ",workers={}", self.workers)?;
+        }
+        if let Some(replay) = &self.replay {
+            write!(f, ",replay={replay}")?;
+        }
+        Ok(())
+    }
 }
 
 impl FromStr for SimConfig {
@@ -255,7 +312,7 @@ mod tests {
     #[test]
     fn text_sets_every_key() {
         let config: SimConfig =
-            "devices=2, mode=fifo,seed=7,check=none,profile=h200,memory=512MiB,addresses=fresh,frees=never,pageable=async,steps=9,workers=3,reports=quiet"
+            "devices=2, mode=fifo,seed=7,check=none,profile=h200,memory=512MiB,addresses=fresh,frees=never,pageable=async,steps=9,workers=3,reports=quiet,replay=7:late:3.1"
                 .parse()
                 .unwrap();
         let expected = SimConfig {
@@ -271,8 +328,11 @@ mod tests {
             step_limit: 9,
             workers: 3,
             print_reports: false,
+            replay: Some("7:late:3.1".parse().unwrap()),
         };
         assert_eq!(config, expected);
+        assert_eq!(config.to_string().parse(), Ok(expected));
+        assert_eq!(SimConfig::default().to_string().parse(), Ok(SimConfig::default()));
         assert_eq!("".parse::<SimConfig>().unwrap(), SimConfig::default());
     }
 

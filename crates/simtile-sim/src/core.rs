@@ -15,7 +15,7 @@ use crate::report::Report;
 use simtile_driver::DeclaredAccess;
 use simtile_driver::sys::{CUcontext, CUlimit, CUresult, CUstream};
 use simtile_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use simtile_sync::{Arc, Condvar, Mutex};
+use simtile_sync::{Arc, Condvar, Global, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
@@ -66,6 +66,8 @@ pub(crate) struct Core {
     pub(crate) printf: Printf,
     pub(crate) declared: Mutex<Declared>,
     reports: Mutex<Vec<Report>>,
+    /// Numbers of the living threads that have called.
+    pub(crate) callers: Global<BTreeSet<u64>>,
     /// The exploration that made it.
     pub(crate) home: Option<std::sync::Weak<Schedule>>,
     /// A thread outside of that has been reported.
@@ -80,6 +82,7 @@ impl Core {
             next_uid: 1,
             next_seq: 1,
             order: Order::default(),
+            watches: Default::default(),
             primaries: (0..config.devices).map(|_| Primary::default()).collect(),
             context_handles: Handles::new(Kind::Context, id),
             contexts: BTreeMap::new(),
@@ -93,11 +96,12 @@ impl Core {
             desc_handles: Handles::new(Kind::ResourceDesc, id),
             active: BTreeSet::new(),
             running: Vec::new(),
-            policy: engine::policy::of(config.mode, config.seed),
+            policy: engine::policy::of(&config),
             workers: 0,
             workers_started: 0,
             idle: 0,
             polling: false,
+            waiting: 0,
             down: false,
         };
         let space = AddressSpace::new();
@@ -117,6 +121,7 @@ impl Core {
             printf: Printf::default(),
             declared: Mutex::default(),
             reports: Mutex::default(),
+            callers: Global::default(),
             home: explore::current().map(|schedule| Arc::downgrade(&schedule)),
             outsider_told: AtomicBool::new(false),
             config,
@@ -126,6 +131,7 @@ impl Core {
     /// Files a report.
     pub(crate) fn report(&self, mut report: Report) {
         report.seed = self.config.seed;
+        report.replay = format!("SIMTILE_SIM={}", self.config);
         let mut reports = self.reports.lock();
         if self.config.print_reports {
             // A loop with a fault in it would fill the screen with one line. Every report is kept all the same.

@@ -48,6 +48,7 @@ pub(crate) fn enter(state: State, entry: Entry, run: impl FnOnce(&Call<'_>) -> R
 
 fn dispatch(core: &Arc<Core>, entry: Entry, run: impl FnOnce(&Call<'_>) -> Res) -> Res {
     let call = Call { core, entry };
+    remember_caller(core);
     if core.config.mode == Mode::Explore {
         core.tell_outsider(entry);
         simtile_sync::hook::switch_point(entry.name());
@@ -149,6 +150,40 @@ thread_local! {
 }
 
 type Stacks = Vec<(u64, Vec<CUcontext>)>;
+
+thread_local! {
+    /// Id of the driver that this thread called last.
+    static LAST: Cell<u64> = const { Cell::new(0) };
+    /// The drivers that it has called.
+    static CALLED: RefCell<Called> = const { RefCell::new(Called(Vec::new())) };
+}
+
+/// Takes the thread off the drivers' lists when it ends.
+struct Called(Vec<std::sync::Weak<Core>>);
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        for core in self.0.iter().filter_map(std::sync::Weak::upgrade) {
+            core.callers.lock().remove(&thread_number());
+        }
+    }
+}
+
+/// Keeps the list of living threads that have called a driver.
+fn remember_caller(core: &Arc<Core>) {
+    if LAST.replace(core.id) == core.id {
+        return;
+    }
+    // A thread that ends already is not listed again.
+    let _ = CALLED.try_with(|called| {
+        if let Ok(mut called) = called.try_borrow_mut()
+            && core.callers.lock().insert(thread_number())
+        {
+            called.0.retain(|core| core.strong_count() > 0);
+            called.0.push(Arc::downgrade(core));
+        }
+    });
+}
 
 struct Cleanup;
 

@@ -333,6 +333,11 @@ pub trait Program: Send + Sync {
     /// [`Program::run`].
     fn globals(&self) -> &[GlobalInfo];
 
+    /// What and where a memory instruction of a kernel is, by the number of its [`Window`](crate::memory::Window).
+    fn place(&self, _kernel: usize, _site: u16) -> Option<String> {
+        None
+    }
+
     /// Runs one launch of kernel number `kernel` to its end.
     ///
     /// # Errors

@@ -3,10 +3,10 @@
 use crate::entry::{Call, thread_number};
 use crate::simulator::Shell;
 use simtile_driver::sys::{CUresult, CUstream};
-use simtile_driver::{DeclaredAccess, Entry, Extras, LabelTarget, State};
+use simtile_driver::{AccessMode, DeclaredAccess, Entry, Extras, LabelTarget, State};
 
 /// The extras of every simulated driver.
-pub(crate) static EXTRAS: Extras = Extras { label, declare };
+pub(crate) static EXTRAS: Extras = Extras { label, declare, host_access };
 
 fn answer(result: Result<(), CUresult>) -> CUresult {
     match result {
@@ -54,4 +54,13 @@ unsafe fn declare(state: State, stream: CUstream, accesses: &[DeclaredAccess]) -
     answer(call.stream(stream).map(|stream| {
         core.declared.lock().insert((thread_number(), stream.uid), accesses.to_vec());
     }))
+}
+
+/// The calling thread reads or writes memory that devices reach too.
+unsafe fn host_access(state: State, address: u64, bytes: u64, mode: AccessMode) -> CUresult {
+    // SAFETY: as in `label`.
+    let Some(core) = unsafe { state.get::<Shell>() }.core() else {
+        return CUresult::CUDA_ERROR_DEINITIALIZED;
+    };
+    answer(core.host_access(address, bytes, mode))
 }

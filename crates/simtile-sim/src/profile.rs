@@ -23,6 +23,13 @@ impl Profile {
         }
     }
 
+    /// The name that [`Profile::by_name`] takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::H200 => "h200",
+        }
+    }
+
     /// What `cuDeviceGetName` answers.
     pub fn device_name(self) -> &'static str {
         "simtile simulated H200"

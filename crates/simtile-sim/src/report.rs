@@ -21,6 +21,10 @@ pub enum ReportKind {
     Race,
     /// A kernel touched bytes that its launch did not declare.
     Undeclared,
+    /// The host changed memory that a pending copy reads or fills.
+    HostWrite,
+    /// A graph's node followed a pointer whose memory has been freed since the node was made.
+    StaleGraphPointer,
     /// Nobody can go on, or a participant of an exploration waits for something that the schedule does not see.
     Deadlock,
     /// A thread that takes no part in an exploration called a driver that does.
@@ -53,6 +57,10 @@ pub struct Report {
     pub hint: Option<String>,
     /// The seed of the simulator.
     pub seed: u64,
+    /// The setting under which the same program does the same again.
+    pub replay: String,
+    /// The address that could not be accessed.
+    pub(crate) address: Option<u64>,
 }
 
 impl Report {
@@ -66,6 +74,8 @@ impl Report {
             labels: Vec::new(),
             hint: None,
             seed: 0,
+            replay: String::new(),
+            address: None,
         }
     }
 
@@ -85,12 +95,15 @@ impl Report {
         report.site = Some((*fault.site).clone());
         if let crate::exec::FaultReason::Memory(memory) = &fault.reason {
             report.labels.extend(memory.near.iter().filter_map(|near| near.label.clone()));
+            report.address = Some(memory.address);
         }
         report
     }
 
     pub(crate) fn race(race: &crate::check::Race) -> Self {
-        Self::new(ReportKind::Race, race.to_string())
+        let mut report = Self::new(ReportKind::Race, race.to_string());
+        report.labels.extend(race.label.clone());
+        report
     }
 
     pub(crate) fn undeclared(
@@ -156,10 +169,14 @@ impl fmt::Display for Report {
         if let Some(stream) = &self.stream {
             write!(f, ", on stream {stream}")?;
         }
-        for label in &self.labels {
+        // Most texts name the buffers themselves.
+        for label in self.labels.iter().filter(|label| !self.text.contains(&format!("'{label}'"))) {
             write!(f, ", buffer '{label}'")?;
         }
         write!(f, " (seed {})", self.seed)?;
+        if !self.replay.is_empty() {
+            write!(f, "\n  replay: {}", self.replay)?;
+        }
         if let Some(hint) = &self.hint {
             write!(f, "\n  hint: {hint}")?;
         }

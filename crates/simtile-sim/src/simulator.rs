@@ -5,6 +5,7 @@ use crate::control::Pause;
 use crate::core::Core;
 use crate::engine::work::{GateState, Work};
 use crate::entry::Call;
+use crate::explore::Recording;
 use crate::modules::{StandInCall, StandInError};
 use crate::profile::Profile;
 use crate::report::Report;
@@ -227,6 +228,12 @@ impl Simulator {
         shut_down(self.core(), self.owner.shell);
     }
 
+    /// The choices of [`Mode::Explore`] outside of an exploration so far, for [`Builder::replay`]. `None` in the
+    /// other modes. Inside an exploration its [`Outcome`](crate::explore::Outcome) has them.
+    pub fn recording(&self) -> Option<Recording> {
+        self.core().state.lock().policy.recording()
+    }
+
     /// How many pieces of work are queued or running, over all streams.
     pub fn pending(&self) -> usize {
         self.core().state.lock().streams.values().map(|stream| stream.items.len()).sum()
@@ -345,6 +352,12 @@ impl Builder {
     /// Keeps what kernels print for [`Simulator::take_printf`] instead of writing it to stdout.
     pub fn capture_printf(mut self) -> Self {
         self.capture = true;
+        self
+    }
+
+    /// Makes the same choices again, see [`SimConfig::replay`].
+    pub fn replay(mut self, recording: Recording) -> Self {
+        self.config.replay = Some(recording);
         self
     }
 

@@ -8,9 +8,14 @@
 //! * nobody can go on (with `seeds`).
 //!
 //! With `seeds` every run is explored: the seed decides which host thread runs and when device work runs, and the same
-//! seed gives the same run again. Threads take part if they are started by [`spawn`].
+//! seed gives the same run again. Threads take part if they are started by [`spawn`]. A run that fails is shrunk: the
+//! message has a schedule with as few switches as could be found that fails too, and the end of its trace.
+//!
+//! `SIMTILE_SEED=17` runs that seed only. `SIMTILE_SCHEDULE=7:late:12.1` (or the path of a file that holds such a schedule or
+//! a whole trace), or `replay=` in `SIMTILE_SIM`, runs that schedule only. `SIMTILE_TRACE=FILE` writes the whole trace of a
+//! run that fails.
 
-use crate::sim::explore::{Strategy, explore};
+use crate::sim::explore::{self, Outcome, Recording, Strategy, explore};
 use crate::sim::{Checks, Mode, Profile, SimConfig, Simulator};
 use crate::{Driver, Runtime};
 use simtile_driver::Entry;
@@ -21,6 +26,13 @@ use std::time::Duration;
 
 /// The environment variable that chooses one seed.
 const SEED: &str = "SIMTILE_SEED";
+/// The one that chooses one schedule.
+const SCHEDULE: &str = "SIMTILE_SCHEDULE";
+/// The one that names a file for the trace of a failure.
+const TRACE: &str = "SIMTILE_TRACE";
+/// Most runs, and most steps in all of them, to shrink a failure.
+const MOST_TRIES: u64 = 200;
+const MOST_STEPS: u64 = 2_000_000;
 /// How long the work that a test left behind may take to end, by the driver's clock.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Most lines of the trace in a message.
@@ -151,7 +163,21 @@ pub struct Spec {
 /// Why a run failed.
 struct Failure {
     why: Vec<String>,
-    trace: Option<String>,
+    explored: Option<Explored>,
+}
+
+/// How an explored run went.
+struct Explored {
+    trace: String,
+    recording: Recording,
+    /// Switches before it was shrunk.
+    switches: usize,
+}
+
+/// What decides in an explored run.
+enum Course<'a> {
+    Seed(u64),
+    Recording(&'a Recording),
 }
 
 impl Spec {
@@ -225,35 +251,65 @@ impl Spec {
             Err(_) => None,
         };
         let range = match (self.seeds, chosen) {
-            (None, _) => return self.conclude(None, self.once(None, &test)),
+            (None, _) => {
+                let why = self.judged(None, &test);
+                let failed = !why.is_empty();
+                return self.conclude(None, failed.then_some(Failure { why, explored: None }));
+            }
             (Some(_), Some(seed)) => seed..=seed,
             (Some(seeds), None) => 0..=seeds - 1,
         };
+        if let Some(recording) = chosen_schedule() {
+            let failure = self.explored(&Course::Recording(&recording), &test);
+            return self.conclude(Some(recording.seed), failure);
+        }
         for seed in range {
-            self.conclude(Some(seed), self.once(Some(seed), &test));
+            let failure = self.explored(&Course::Seed(seed), &test);
+            self.conclude(Some(seed), failure.map(|failure| self.shrunk(failure, &test)));
         }
     }
 
-    fn once(&self, seed: Option<u64>, test: &impl Fn(&TestCx) -> Result<(), String>) -> Result<(), Failure> {
-        let Some(seed) = seed else {
-            let why = self.judged(None, test);
-            return if why.is_empty() { Ok(()) } else { Err(Failure { why, trace: None }) };
+    fn explored(
+        &self,
+        course: &Course<'_>,
+        test: &impl Fn(&TestCx) -> Result<(), String>,
+    ) -> Option<Failure> {
+        let Outcome { result, trace, recording, deadlock, .. } = match *course {
+            Course::Seed(seed) => explore(seed, Strategy::of_seed(seed), || self.judged(Some(seed), test)),
+            Course::Recording(recording) => {
+                explore::replay(recording, || self.judged(Some(recording.seed), test))
+            }
         };
-        let outcome = explore(seed, Strategy::of_seed(seed), || self.judged(Some(seed), test));
-        let mut why = match outcome.result {
+        let mut why = match result {
             Ok(why) => why,
             Err(panic) => vec![format!("panicked outside of the test: {}", text(&*panic))],
         };
-        if let Some(deadlock) = outcome.deadlock
+        if let Some(deadlock) = deadlock
             && !why.iter().any(|line| line.contains(&deadlock))
         {
             why.push(deadlock);
         }
-        if why.is_empty() {
-            Ok(())
-        } else {
-            Err(Failure { why, trace: Some(outcome.trace.text().to_owned()) })
-        }
+        let (trace, switches) = (trace.text().to_owned(), recording.switches());
+        (!why.is_empty()).then_some(Failure { why, explored: Some(Explored { trace, recording, switches }) })
+    }
+
+    /// The same failure with as few switches as can be found.
+    fn shrunk(&self, failure: Failure, test: &impl Fn(&TestCx) -> Result<(), String>) -> Failure {
+        let Some(found) = &failure.explored else { return failure };
+        let steps = found.trace.lines().count().max(1) as u64;
+        let tries = (MOST_STEPS / steps).min(MOST_TRIES) as usize;
+        let switches = found.switches;
+        let mut best = None;
+        explore::shrink(&found.recording, tries, |recording| {
+            let failed = self.explored(&Course::Recording(recording), test);
+            // Another failure is another matter.
+            let failed = failed.filter(|other| same_kind(&other.why, &failure.why));
+            let fails = failed.is_some();
+            best = failed.or(best.take());
+            fails
+        });
+        let Some(Failure { why, explored: Some(explored) }) = best else { return failure };
+        Failure { why, explored: Some(Explored { switches, ..explored }) }
     }
 
     /// Runs it once, here, and says what is wrong.
@@ -286,10 +342,37 @@ impl Spec {
         why
     }
 
-    fn conclude(&self, seed: Option<u64>, result: Result<(), Failure>) {
-        let Err(failure) = result else { return };
+    fn conclude(&self, seed: Option<u64>, failure: Option<Failure>) {
+        let Some(failure) = failure else { return };
+        if let (Some(file), Some(explored)) = (std::env::var_os(TRACE), &failure.explored)
+            && let Err(error) = std::fs::write(&file, &explored.trace)
+        {
+            eprintln!("{TRACE}={}: {error}", file.display());
+        }
         std::panic::panic_any(Message { spec: self, seed, failure }.to_string());
     }
+}
+
+/// The schedule that the environment chooses.
+fn chosen_schedule() -> Option<Recording> {
+    let refuse = |name: &str, why: String| -> ! { std::panic::panic_any(format!("{name}: {why}")) };
+    if let Ok(text) = std::env::var(SCHEDULE) {
+        let read = std::fs::read_to_string(&text).unwrap_or(text);
+        return match read.parse() {
+            Ok(recording) => Some(recording),
+            Err(error) => refuse(SCHEDULE, error.to_string()),
+        };
+    }
+    match SimConfig::from_env("SIMTILE_SIM") {
+        Ok(config) => config.replay,
+        Err(error) => refuse("SIMTILE_SIM", error.to_string()),
+    }
+}
+
+/// Whether two runs failed in the same way: the first line up to its details.
+fn same_kind(a: &[String], b: &[String]) -> bool {
+    let kind = |why: &[String]| why.first().and_then(|line| line.split(':').next().map(str::to_owned));
+    kind(a) == kind(b)
 }
 
 /// Whether all queued work ends.
@@ -324,13 +407,15 @@ impl fmt::Display for Message<'_> {
         for line in &self.failure.why {
             write!(f, "\n  {line}")?;
         }
-        if let Some(trace) = &self.failure.trace {
-            let lines: Vec<&str> = trace.lines().collect();
+        if let Some(Explored { trace, recording, switches }) = &self.failure.explored {
+            let lines: Vec<&str> = trace.lines().skip(1).collect();
             let from = lines.len().saturating_sub(LINES);
             write!(f, "\nthe last {} of {} steps:", lines.len() - from, lines.len())?;
             for line in &lines[from..] {
                 write!(f, "\n  {line}")?;
             }
+            write!(f, "\nschedule ({} of {switches} switches): {recording}", recording.switches())?;
+            write!(f, "\nrepeat it with: {SCHEDULE}={recording} cargo test {} -- --exact", self.spec.name)?;
         }
         f.write_str("\nrepeat it with: ")?;
         if let Some(seed) = self.seed {

@@ -281,6 +281,7 @@ fn settle_all(tracker: &Tracker, stamps: &mut SmallVec<[Stamp; 4]>, pending: &mu
 /// Useful before a process exits, and in tests that count driver calls.
 pub fn drain_background(deadline: Duration) -> bool {
     let end = simtile_sync::time::now() + deadline;
+    let world = world();
     let mut running = world.running.lock();
     while *running > 0 {
         let now = simtile_sync::time::now();

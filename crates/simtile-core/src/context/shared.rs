@@ -46,7 +46,8 @@ impl Shared {
         let has_id = unsafe { device.driver().cuCtxGetId(raw, &mut id) }.is_ok();
         let id = has_id.then_some(id);
         let key = (device, raw, id);
-        if let Some(shared) = Self::find(&mut CONTEXTS.lock(), key) {
+        let (found, _ended) = Self::find(&mut CONTEXTS.lock(), key);
+        if let Some(shared) = found {
             return shared;
         }
         // Made with the list free: making events may wait for a blocked launch of others.
@@ -63,7 +64,8 @@ impl Shared {
             handles: AtomicUsize::new(1),
         });
         let mut contexts = CONTEXTS.lock();
-        if let Some(earlier) = Self::find(&mut contexts, key) {
+        let (found, _ended) = Self::find(&mut contexts, key);
+        if let Some(earlier) = found {
             drop(contexts);
             shared.link.end_events();
             return earlier;
@@ -72,15 +74,19 @@ impl Shared {
         shared
     }
 
-    /// The one of this CUDA context that has handles, with one more.
-    fn find(contexts: &mut Vec<(Key, Weak<Self>)>, key: Key) -> Option<Arc<Self>> {
+    /// The one of this CUDA context that has handles, with one more. Beside it those that have none any more: they
+    /// may end with the reference that was looked through, and must do so when the list is free.
+    fn find(contexts: &mut Vec<(Key, Weak<Self>)>, key: Key) -> (Option<Arc<Self>>, Vec<Arc<Self>>) {
         contexts.retain(|(_, known)| known.strong_count() > 0);
-        let same = contexts.iter().filter(|(known, _)| *known == key);
-        same.filter_map(|(_, known)| known.upgrade()).find(|shared| {
-            let joined = shared.handles.load(Ordering::Relaxed) > 0;
-            shared.handles.fetch_add(usize::from(joined), Ordering::Relaxed);
-            joined
-        })
+        let mut ended = Vec::new();
+        for shared in contexts.iter().filter(|(known, _)| *known == key).filter_map(|(_, s)| s.upgrade()) {
+            if shared.handles.load(Ordering::Relaxed) > 0 {
+                shared.handles.fetch_add(1, Ordering::Relaxed);
+                return (Some(shared), ended);
+            }
+            ended.push(shared);
+        }
+        (None, ended)
     }
 
     /// A handle goes. Whether it was the last one: nobody joins from here on.

@@ -1,10 +1,10 @@
 //! A sparse, concurrent set of byte offsets.
 
-use std::sync::OnceLock;
+use super::sparse::Sparse;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that one chunk covers. A chunk takes an eighth of that.
-const CHUNK_BYTES: u64 = 16 << 10;
+const CHUNK_BYTES: u64 = 4 << 10;
 const CHUNK_WORDS: usize = (CHUNK_BYTES / 64) as usize;
 
 /// One bit a byte, in chunks that are made when first touched.
@@ -13,7 +13,7 @@ const CHUNK_WORDS: usize = (CHUNK_BYTES / 64) as usize;
 pub struct Bitmap {
     /// Offsets that are in the set where there is no chunk: a range costs no memory until it is cut.
     implied: std::ops::Range<u64>,
-    chunks: Box<[OnceLock<Box<[AtomicU64; CHUNK_WORDS]>>]>,
+    chunks: Sparse<[AtomicU64; CHUNK_WORDS]>,
 }
 
 impl Bitmap {
@@ -24,8 +24,7 @@ impl Bitmap {
 
     /// One range of a set over `bytes` offsets.
     pub fn range(bytes: u64, offset: u64, len: u64) -> Self {
-        let chunks = (0..bytes.div_ceil(CHUNK_BYTES)).map(|_| OnceLock::new()).collect();
-        Self { implied: offset..offset + len, chunks }
+        Self { implied: offset..offset + len, chunks: Sparse::new(bytes.div_ceil(CHUNK_BYTES)) }
     }
 
     /// Bits of a word that has no chunk.
@@ -35,9 +34,9 @@ impl Bitmap {
     }
 
     fn chunk(&self, index: u64) -> &[AtomicU64; CHUNK_WORDS] {
-        self.chunks[index as usize].get_or_init(|| {
+        self.chunks.get_or(index, || {
             let first = index * CHUNK_BYTES;
-            Box::new(std::array::from_fn(|i| AtomicU64::new(self.implied_word(first + i as u64 * 64))))
+            std::array::from_fn(|i| AtomicU64::new(self.implied_word(first + i as u64 * 64)))
         })
     }
 
@@ -65,30 +64,33 @@ impl Bitmap {
         }
     }
 
-    /// The words that are not zero: (offset of the first byte of the word, bits).
+    /// The words that are not zero: (offset of the first byte of the word, bits), in order.
     pub fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let touches = |index: u64| {
-            let first = index * CHUNK_BYTES;
-            self.implied.start < first + CHUNK_BYTES && self.implied.end > first
-        };
-        let chunks = self.chunks.iter().enumerate().map(|(i, chunk)| (i as u64, chunk.get()));
-        chunks.filter(move |(index, chunk)| chunk.is_some() || touches(*index)).flat_map(
-            move |(index, chunk)| {
-                (0..CHUNK_WORDS).filter_map(move |i| {
-                    let offset = index * CHUNK_BYTES + i as u64 * 64;
-                    let bits = match chunk {
-                        Some(chunk) => chunk[i].load(Ordering::Relaxed),
-                        None => self.implied_word(offset),
-                    };
-                    (bits != 0).then_some((offset, bits))
-                })
-            },
-        )
+        let implied = self.implied.start / CHUNK_BYTES..self.implied.end.div_ceil(CHUNK_BYTES);
+        let implied = if self.implied.is_empty() { 0..0 } else { implied };
+        // Chunks that were made, and between them those of the implied range that were not.
+        let mut made = self.chunks.made().peekable();
+        let mut bare = implied.filter(|&index| self.chunks.get(index).is_none()).peekable();
+        let chunks = std::iter::from_fn(move || match (made.peek(), bare.peek()) {
+            (Some((m, _)), Some(b)) if b < m => bare.next().map(|index| (index, None)),
+            (Some(_), _) => made.next().map(|(index, chunk)| (index, Some(chunk))),
+            (None, _) => bare.next().map(|index| (index, None)),
+        });
+        chunks.flat_map(move |(index, chunk)| {
+            (0..CHUNK_WORDS).filter_map(move |i| {
+                let offset = index * CHUNK_BYTES + i as u64 * 64;
+                let bits = match chunk {
+                    Some(chunk) => chunk[i].load(Ordering::Relaxed),
+                    None => self.implied_word(offset),
+                };
+                (bits != 0).then_some((offset, bits))
+            })
+        })
     }
 
     /// The bits of the word that starts at `offset` (a multiple of 64).
     pub fn word(&self, offset: u64) -> u64 {
-        match self.chunks.get((offset / CHUNK_BYTES) as usize).and_then(OnceLock::get) {
+        match self.chunks.get(offset / CHUNK_BYTES) {
             Some(chunk) => chunk[(offset % CHUNK_BYTES / 64) as usize].load(Ordering::Relaxed),
             None => self.implied_word(offset),
         }
@@ -101,7 +103,7 @@ impl Bitmap {
 
     /// How many words [`Bitmap::words`] looks at, about.
     pub fn span(&self) -> u64 {
-        let chunks = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count() as u64;
+        let chunks = self.chunks.made().count() as u64;
         (self.implied.end - self.implied.start) / 64 + chunks * CHUNK_WORDS as u64
     }
 
@@ -121,9 +123,9 @@ impl Bitmap {
         })
     }
 
-    /// Memory that the chunks take, bytes.
+    /// Memory that it takes, bytes.
     pub fn memory(&self) -> u64 {
-        self.chunks.iter().filter(|chunk| chunk.get().is_some()).count() as u64 * CHUNK_BYTES / 8
+        self.chunks.memory()
     }
 }
 
@@ -162,7 +164,7 @@ mod tests {
             expected.extend(range);
         }
         assert_eq!(members(&set), expected);
-        assert_eq!(set.memory(), 2048 * 4, "only touched chunks take memory");
+        assert_eq!(set.chunks.made().count(), 5, "only touched chunks take memory");
     }
 
     #[test]
@@ -183,7 +185,7 @@ mod tests {
         range.set(500, 4);
         let expected: Vec<u64> = (500..504).chain(1000..61_000).collect();
         assert_eq!(members(&range), expected);
-        assert_eq!(range.memory(), 2048);
+        assert_eq!(range.chunks.made().count(), 1);
         assert!(Bitmap::range(100, 50, 0).is_empty());
     }
 }

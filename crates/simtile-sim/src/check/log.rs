@@ -1,6 +1,7 @@
 //! What one submission touched.
 
 use super::Bitmap;
+use super::sites::Sites;
 use crate::memory::{Allocation, Backing};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -25,12 +26,16 @@ pub struct TouchMap {
     reads: Bitmap,
     writes: Bitmap,
     atomics: Bitmap,
+    /// Which instruction loaded, and which stored or updated.
+    loads: Sites,
+    stores: Sites,
 }
 
 impl TouchMap {
     fn new(backing: Arc<Backing>, allocation: Arc<Allocation>) -> Self {
-        let set = || Bitmap::new(backing.len());
-        Self { reads: set(), writes: set(), atomics: set(), backing, allocation }
+        let (set, sites) = (|| Bitmap::new(backing.len()), || Sites::new(backing.len()));
+        let (loads, stores) = (sites(), sites());
+        Self { reads: set(), writes: set(), atomics: set(), loads, stores, backing, allocation }
     }
 
     /// The whole allocation, as written: what its beginning and its end do to it.
@@ -40,14 +45,35 @@ impl TouchMap {
         Self { writes, ..Self::new(backing.clone(), allocation.clone()) }
     }
 
-    /// Notes an access.
+    /// Some bytes of an allocation, by their offset in its backing.
+    pub fn part(allocation: Arc<Allocation>, offset: u64, bytes: u64, touch: Touch) -> Self {
+        let map = Self::new(allocation.backing().0.clone(), allocation);
+        map.note(offset, bytes, touch, 0);
+        map
+    }
+
+    /// Notes an access by an instruction; 0 if there is none.
     #[inline]
-    pub fn note(&self, offset: u64, bytes: u64, touch: Touch) {
-        match touch {
-            Touch::Read => self.reads.set(offset, bytes),
-            Touch::Write => self.writes.set(offset, bytes),
-            Touch::Atomic => self.atomics.set(offset, bytes),
-        }
+    pub fn note(&self, offset: u64, bytes: u64, touch: Touch, site: u16) {
+        let (set, sites) = match touch {
+            Touch::Read => (&self.reads, &self.loads),
+            Touch::Write => (&self.writes, &self.stores),
+            Touch::Atomic => (&self.atomics, &self.stores),
+        };
+        set.set(offset, bytes);
+        sites.note(offset, bytes, site);
+    }
+
+    /// The number of the instruction that touched a byte so last; 0 if there is none or it is not known.
+    pub fn site(&self, offset: u64, touch: Touch) -> u16 {
+        let sites = if touch == Touch::Read { &self.loads } else { &self.stores };
+        sites.at(offset)
+    }
+
+    /// Memory that it takes, bytes.
+    pub fn memory(&self) -> u64 {
+        let sets = self.reads.memory() + self.writes.memory() + self.atomics.memory();
+        sets + self.loads.memory() + self.stores.memory() + size_of::<Self>() as u64
     }
 
     /// The memory.
@@ -88,8 +114,10 @@ impl AccessLog {
         self.maps.lock().entry(Arc::as_ptr(backing).addr()).or_insert_with(new).clone()
     }
 
-    /// The maps, once the submission has ended.
+    /// The maps, once the submission has ended, in the order in which the memory was made.
     pub fn into_maps(self) -> Vec<Arc<TouchMap>> {
-        self.maps.into_inner().into_values().collect()
+        let mut maps: Vec<_> = self.maps.into_inner().into_values().collect();
+        maps.sort_by_key(|map| map.allocation.id);
+        maps
     }
 }

@@ -9,9 +9,11 @@ mod clock;
 mod declared;
 mod log;
 mod race;
+mod sites;
+mod sparse;
 
 pub use bitmap::Bitmap;
 pub use clock::{Axis, Epoch, VectorClock};
 pub use declared::{Undeclared, undeclared};
 pub use log::{AccessLog, Touch, TouchMap};
-pub use race::{Race, RaceChecker, Who};
+pub use race::{Locate, Race, RaceChecker, Who};

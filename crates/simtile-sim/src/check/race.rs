@@ -23,38 +23,59 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+/// What an instruction is in words, by its number.
+pub type Locate = Arc<dyn Fn(u16) -> Option<String> + Send + Sync>;
+
 /// A submission, as reports name it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Who {
     /// `kernel saxpy`, `copy from host`, `free`…
     pub what: String,
     /// Label or number of its stream, or the host thread.
     pub place: String,
-    /// Number of the submission in its simulated driver.
+    /// Number of the submission in its simulated driver; 0 for an access of the host.
     pub id: u64,
+    /// Its instructions, if it is a kernel.
+    pub code: Option<Locate>,
 }
 
 impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (#{}) on {}", self.what, self.id, self.place)
+        f.write_str(&self.what)?;
+        if self.id != 0 {
+            write!(f, " (#{})", self.id)?;
+        }
+        write!(f, " on {}", self.place)
+    }
+}
+
+impl fmt::Debug for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
 /// Two conflicting accesses without an order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Race {
     /// The one that ran first.
     pub first: Who,
     /// How it touched the byte.
     pub first_touch: Touch,
+    /// The instruction that did.
+    pub first_site: Option<String>,
     /// The one that ran second.
     pub second: Who,
     /// How it touched the byte.
     pub second_touch: Touch,
+    /// The instruction that did.
+    pub second_site: Option<String>,
     /// Offset of the first such byte in the buffer.
     pub offset: u64,
     /// Label of the buffer, or its size and address.
     pub buffer: String,
+    /// Its label, if it has one.
+    pub label: Option<String>,
 }
 
 impl fmt::Display for Race {
@@ -64,15 +85,18 @@ impl fmt::Display for Race {
             Touch::Write => "writes",
             Touch::Atomic => "atomically updates",
         };
+        let at = |site: &Option<String>| site.as_ref().map_or_else(String::new, |site| format!(" at {site}"));
         write!(
             f,
-            "race: {} {} byte {} of {} that {} {}, and nothing orders them",
+            "race: {} {} byte {} of {}{} that {} {}{}, and nothing orders them",
             self.second,
             verb(self.second_touch),
             self.offset,
             self.buffer,
+            at(&self.second_site),
             self.first,
-            verb(self.first_touch)
+            verb(self.first_touch),
+            at(&self.first_site)
         )
     }
 }
@@ -170,11 +194,21 @@ impl RaceChecker {
                     } else if conflict(layer.touch, touch)
                         && let Some(offset) = layer.first_common(bytes)
                     {
-                        let (first, second) = (layer.who.clone(), who.clone());
-                        let (first_touch, second_touch) = (layer.touch, touch);
+                        let site = |who: &Who, map: &TouchMap, touch| {
+                            who.code.as_ref().and_then(|code| code(map.site(offset, touch)))
+                        };
                         let (_, base) = map.allocation().backing();
-                        let (offset, buffer) = (offset.saturating_sub(base), name(map.allocation()));
-                        races.push(Race { first, first_touch, second, second_touch, offset, buffer });
+                        races.push(Race {
+                            first_site: site(&layer.who, &layer.bytes, layer.touch),
+                            first: layer.who.clone(),
+                            first_touch: layer.touch,
+                            second_site: site(who, map, touch),
+                            second: who.clone(),
+                            second_touch: touch,
+                            offset: offset.saturating_sub(base),
+                            buffer: name(map.allocation()),
+                            label: map.allocation().label(),
+                        });
                     }
                 }
             }
@@ -186,6 +220,15 @@ impl RaceChecker {
         }
         self.backings.retain(|_, (backing, _)| backing.strong_count() > 0);
         races
+    }
+
+    /// Memory that everything remembered takes, bytes. What several layers share counts once.
+    pub fn memory(&self) -> u64 {
+        let layers = || self.backings.values().flat_map(|(_, layers)| layers);
+        let maps: BTreeMap<usize, u64> =
+            layers().map(|layer| (Arc::as_ptr(&layer.bytes).addr(), layer.bytes.memory())).collect();
+        let own = layers().map(|layer| layer.gone.memory() + size_of::<Layer>() as u64).sum::<u64>();
+        maps.values().sum::<u64>() + own
     }
 
     /// Layers in all, for tests and statistics.
@@ -222,12 +265,13 @@ mod tests {
                     range.start,
                     range.end - range.start,
                     *touch,
+                    0,
                 );
             }
             self.next += 1;
             let epoch = self.streams[stream].tick(Axis(stream as u32));
             let place = format!("stream {stream}");
-            let who = Who { what: "kernel k".into(), place, id: self.next };
+            let who = Who { what: "kernel k".into(), place, id: self.next, code: None };
             self.checker.ended(epoch, &self.streams[stream].clone(), &who, &log.into_maps())
         }
 

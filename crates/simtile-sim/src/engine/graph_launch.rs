@@ -153,6 +153,9 @@ impl Core {
 
         let first = state.next_seq;
         state.next_seq += items.len() as u64;
+        for (seq, (work, ..)) in (first..).zip(&items) {
+            self.watch_host(&mut state, seq, work);
+        }
         let target = state.streams.get_mut(&stream.uid).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
         for (seq, (work, record, graph)) in (first..).zip(items) {
             // The end holds the launch's one place.

@@ -1,6 +1,7 @@
 //! A kernel launch, resolved and checked, and how it runs.
 
-use crate::check::AccessLog;
+use super::stale::Pointer;
+use crate::check::{AccessLog, Locate};
 use crate::core::Core;
 use crate::exec::{DeviceTraits, ExecContext, FaultReason, Finding, KernelFault, LaunchSpec, Program};
 use crate::memory::{DeviceView, FaultKind, MemoryKind};
@@ -46,6 +47,8 @@ pub(crate) struct Launch {
     pub(crate) multiprocessors: Option<u32>,
     /// What the host said that it accesses, if it said anything.
     pub(crate) declared: Option<Vec<DeclaredAccess>>,
+    /// Pointers among the parameters.
+    pub(crate) pointers: Vec<Pointer>,
 }
 
 /// Where and for whom a launch runs.
@@ -69,6 +72,12 @@ const MOST_FINDINGS: usize = 100;
 impl Launch {
     pub(crate) fn name(&self) -> &str {
         self.loaded.program.kernels().get(self.kernel).map_or("?", |kernel| kernel.name.as_str())
+    }
+
+    /// What the kernel's memory instructions are in words.
+    pub(crate) fn locate(&self) -> Locate {
+        let (loaded, kernel) = (self.loaded.clone(), self.kernel);
+        Arc::new(move |site| loaded.program.place(kernel, site))
     }
 
     /// Where each parameter lies in `params`.

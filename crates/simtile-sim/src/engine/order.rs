@@ -21,7 +21,7 @@ use simtile_sync::Arc;
 use std::collections::BTreeMap;
 
 /// The axis of all host threads. Streams' uids start at 1.
-const HOST: Axis = Axis(0);
+pub(super) const HOST: Axis = Axis(0);
 
 /// Who a piece of work is in the order of things.
 #[derive(Clone, Debug)]
@@ -121,6 +121,11 @@ impl Order {
         let host = Arc::make_mut(&mut self.host);
         let epoch = host.tick(HOST);
         Stamp { epoch, before: host.clone() }
+    }
+
+    /// Memory that the checker takes, bytes.
+    pub(crate) fn shadow(&self) -> u64 {
+        self.checker.memory()
     }
 
     /// Work has ended: what it touched, compared with what came before.

@@ -3,8 +3,8 @@
 //! Everything that differs between modes is behind [`Policy`]. The engine asks it, under its lock,
 //! whenever a worker has nothing to do.
 
-use crate::config::Mode;
-use crate::explore::{self, Random};
+use crate::config::{Mode, SimConfig};
+use crate::explore::{self, Choices, Recording};
 use std::time::Duration;
 
 /// A piece of work at the head of its stream that may start.
@@ -42,14 +42,19 @@ pub(crate) enum Choice {
 pub(crate) trait Policy: Send {
     /// Chooses among `ready`, which is not empty.
     fn choose(&mut self, ready: &[Candidate], running: &[Running], now: Duration) -> Choice;
+
+    /// The choices so far, if somebody may want to repeat them.
+    fn recording(&self) -> Option<Recording> {
+        None
+    }
 }
 
 /// The policy of a mode.
-pub(crate) fn of(mode: Mode, seed: u64) -> Box<dyn Policy> {
-    match mode {
+pub(crate) fn of(config: &SimConfig) -> Box<dyn Policy> {
+    match config.mode {
         Mode::Fast => Box::new(Fast),
         Mode::Fifo => Box::new(Fifo),
-        Mode::Explore => Box::new(Explore { random: Random::new(seed) }),
+        Mode::Explore => Box::new(Explore { choices: Choices::of(config.seed, config.replay.as_ref()) }),
     }
 }
 
@@ -90,16 +95,20 @@ impl Policy for Fifo {
 /// participants of the exploration.
 struct Explore {
     /// For drivers that are used outside of an exploration.
-    random: Random,
+    choices: Choices,
 }
 
 impl Policy for Explore {
     fn choose(&mut self, ready: &[Candidate], _: &[Running], _: Duration) -> Choice {
         let at = match explore::current() {
             Some(schedule) => schedule.choose(ready.len()),
-            None => self.random.below(ready.len()),
+            None => self.choices.pick(ready.len()),
         };
         Choice::Start(at)
+    }
+
+    fn recording(&self) -> Option<Recording> {
+        Some(self.choices.recording().clone())
     }
 }
 

@@ -48,6 +48,8 @@ struct Job {
     work: Work,
     label: String,
     stamp: Stamp,
+    /// Its place among the nodes of a graph's launch.
+    node: Option<usize>,
     cancel: Arc<simtile_sync::atomic::AtomicBool>,
 }
 
@@ -144,6 +146,11 @@ impl Core {
         scan
     }
 
+    /// Whether some work may start.
+    pub(super) fn has_ready(&self, state: &State) -> bool {
+        !self.scan(state).ready.is_empty()
+    }
+
     /// Completes instant work that is ready, in order of submission, until there is none. Host threads
     /// are told if there was any.
     pub(crate) fn pump(&self, state: &mut State) {
@@ -223,8 +230,9 @@ impl Core {
             // Work on the memory before its beginning or after its end races with them.
             let whole = Arc::new(TouchMap::whole(allocation.clone()));
             let stream = state.stream_name(uid);
-            self.compare(state, &stamp, work.describe(), seq, &stream, &[whole]);
+            self.compare(state, &stamp, &work, seq, &stream, &[whole]);
         }
+        self.host_work_ended(state, seq, &work, &[]);
         self.retire(state, uid, outcome);
         // A conditional node's body, before what was behind the node.
         if let Some(stream) = state.streams.get_mut(&uid).filter(|stream| !stream.items.is_empty()) {
@@ -345,6 +353,7 @@ impl Core {
             let Some(stream) = state.streams.get_mut(&uid) else { continue };
             let keep = usize::from(stream.running);
             for item in stream.items.drain(keep.min(stream.items.len())..) {
+                state.watches.remove(&item.seq);
                 if item.counted {
                     stream.counted -= 1;
                     if let Some(context) = state.contexts.get_mut(&context) {
@@ -413,9 +422,11 @@ impl Core {
                     let log = (self.config.checks.races || job.declared().is_some()).then(AccessLog::new);
                     let outcome = self.execute(&job, log.as_ref());
                     state = self.state.lock();
-                    if let Some(log) = log {
-                        self.judge(&mut state, &job, log);
-                    }
+                    let fault = match &outcome {
+                        Outcome::Lost(_, report) => report.address,
+                        Outcome::Done => None,
+                    };
+                    self.judge(&mut state, &job, log, fault);
                     state.running.retain(|running| running.stream != job.stream);
                     self.retire(&mut state, job.stream, outcome);
                     self.changed.notify_all();
@@ -463,6 +474,7 @@ impl Core {
         let context = state.contexts.get(&stream.context)?;
         let job = Job {
             stamp,
+            node: item.graph.as_ref().and_then(|graph| graph.node),
             stream: uid,
             context: stream.context,
             device: context.device,
@@ -475,18 +487,24 @@ impl Core {
         explore::note(format_args!("starts {} #{} on stream {uid}", job.work.name(), job.seq));
         let host = matches!(item.work, Work::Host(_));
         state.running.push(Running { stream: uid, host, since: time::now() });
+        self.host_copy_starts(state, job.seq, &job.label);
         Some(job)
     }
 
-    /// Compares what a piece of work touched with what it declared and with what came before.
-    fn judge(&self, state: &mut State, job: &Job, log: AccessLog) {
-        let touched = log.into_maps();
+    /// Compares what a piece of work touched with what it declared and with what came before. `fault` is the
+    /// address that it could not touch.
+    fn judge(&self, state: &mut State, job: &Job, log: Option<AccessLog>, fault: Option<u64>) {
+        let touched = log.map(AccessLog::into_maps).unwrap_or_default();
         if let Some(declared) = job.declared() {
             self.compare_declared(job, declared, &touched);
         }
         if self.config.checks.races {
-            self.compare(state, &job.stamp, job.work.describe(), job.seq, &job.label, &touched);
+            self.compare(state, &job.stamp, &job.work, job.seq, &job.label, &touched);
+            if let Some(node) = job.node {
+                self.check_stale(state, node, &job.work, &job.label, &touched, fault);
+            }
         }
+        self.host_work_ended(state, job.seq, &job.work, &touched);
     }
 
     fn compare_declared(&self, job: &Job, declared: &[DeclaredAccess], touched: &[Arc<TouchMap>]) {
@@ -522,12 +540,16 @@ impl Core {
         &self,
         state: &mut State,
         stamp: &Stamp,
-        what: String,
+        work: &Work,
         id: u64,
         stream: &str,
         touched: &[Arc<TouchMap>],
     ) {
-        let who = Who { what, place: format!("stream {stream}"), id };
+        let code = match work {
+            Work::Launch(launch) => Some(launch.locate()),
+            _ => None,
+        };
+        let who = Who { what: work.describe(), place: format!("stream {stream}"), id, code };
         for race in state.order.ended(stamp, &who, touched) {
             self.report(Report::race(&race).on_stream(Some(stream.to_owned())));
         }
@@ -622,6 +644,7 @@ fn memory_outcome(fault: &MemoryFault, stream: String) -> Outcome {
         _ => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
     };
     let mut report = Report::new(ReportKind::MemoryFault, fault.to_string()).on_stream(Some(stream));
+    report.address = Some(fault.address);
     report.labels.extend(fault.near.iter().filter_map(|near| near.label.clone()));
     Outcome::Lost(code, Box::new(report))
 }

@@ -4,6 +4,7 @@ use super::capture::{Captured, Membership};
 use super::graph_launch::GraphItem;
 use super::graphs::GraphStore;
 use super::green::{GreenState, Part};
+use super::host_watch::HostWatches;
 use super::order::Order;
 use super::policy::{Policy, Running};
 use super::work::{Frontier, Record, Work};
@@ -133,6 +134,8 @@ pub(crate) struct State {
     pub(crate) next_uid: u64,
     pub(crate) next_seq: u64,
     pub(crate) order: Order,
+    /// Host memory that queued copies will read or fill.
+    pub(crate) watches: HostWatches,
     pub(crate) primaries: Vec<Primary>,
     pub(crate) context_handles: Handles<u64>,
     pub(crate) contexts: BTreeMap<u64, ContextState>,
@@ -156,6 +159,8 @@ pub(crate) struct State {
     pub(crate) idle: usize,
     /// One idle worker looks at wait-values now and then.
     pub(crate) polling: bool,
+    /// Host threads that wait for progress.
+    pub(crate) waiting: usize,
     /// The driver was shut down.
     pub(crate) down: bool,
 }

@@ -11,12 +11,14 @@ impl Core {
     /// Waits until `done`, woken by progress.
     ///
     /// # Errors
-    /// `CUDA_ERROR_DEINITIALIZED` if the driver is shut down meanwhile.
+    /// `CUDA_ERROR_DEINITIALIZED` if the driver is shut down meanwhile; `CUDA_ERROR_LAUNCH_TIMEOUT` if it is known that
+    /// nobody can let the streams go on.
     pub(crate) fn wait_until(
         &self,
         state: &mut MutexGuard<'_, State>,
         mut done: impl FnMut(&mut State) -> bool,
     ) -> Res {
+        let mut looks = 0;
         loop {
             if state.down {
                 return Err(CUresult::CUDA_ERROR_DEINITIALIZED);
@@ -24,7 +26,7 @@ impl Core {
             if done(state) {
                 return Ok(());
             }
-            self.changed.wait(state);
+            self.await_progress(state, &mut looks)?;
         }
     }
 
@@ -84,6 +86,7 @@ impl Core {
             _ => None,
         };
         state.next_seq += 1;
+        self.watch_host(state, seq, &work);
         let host = state.order.host();
         let target = state.streams.get_mut(&stream.uid).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
         if let (Work::Wait(_) | Work::After(_), Some(record)) = (&work, &record) {

@@ -96,7 +96,7 @@ enum Source {
 }
 
 /// Answers decisions and records them.
-pub(super) struct Choices {
+pub(crate) struct Choices {
     source: Source,
     recorded: Recording,
     /// Decisions so far.
@@ -121,7 +121,13 @@ impl Choices {
         }
     }
 
-    pub(super) fn recording(&self) -> &Recording {
+    /// Those of a recording if there is one, else of a seed.
+    pub(crate) fn of(seed: u64, replay: Option<&Recording>) -> Self {
+        let seeded = || Self::of_seed(seed, Strategy::Interleaved);
+        replay.map_or_else(seeded, Self::of_recording)
+    }
+
+    pub(crate) fn recording(&self) -> &Recording {
         &self.recorded
     }
 
@@ -165,7 +171,7 @@ impl Choices {
     }
 
     /// A number below `n`, which is not 0.
-    pub(super) fn pick(&mut self, n: usize) -> usize {
+    pub(crate) fn pick(&mut self, n: usize) -> usize {
         let answer = match &mut self.source {
             Source::Seed { random, .. } => random.below(n),
             Source::Recording(switches) if n > 1 => {

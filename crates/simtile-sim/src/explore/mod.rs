@@ -39,6 +39,7 @@ mod strategy;
 mod trace;
 mod watch;
 
+pub(crate) use choices::Choices;
 pub use choices::{BadRecording, Recording};
 pub use random::Random;
 pub use schedule::{Outcome, Schedule, current, explore, note, replay};

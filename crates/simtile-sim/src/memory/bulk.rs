@@ -35,6 +35,8 @@ pub struct Side {
     pub pitch: u64,
     /// From one slice to the next.
     pub slice: u64,
+    /// Number of the allocation that a [`Place::Memory`] was in when the copy was described; 0 if nobody looked.
+    pub allocation: u64,
 }
 
 /// A copy of `depth` slices of `height` rows of `width` bytes.
@@ -67,6 +69,8 @@ pub struct Fill {
     pub width: u64,
     /// Rows.
     pub height: u64,
+    /// Number of the allocation that the address was in when the fill was described; 0 if nobody looked.
+    pub allocation: u64,
 }
 
 /// A copy gave the host bytes that nothing wrote.
@@ -101,11 +105,11 @@ struct Step {
 impl Side {
     /// An end without rows.
     pub const fn linear(place: Place) -> Self {
-        Self { place, pitch: 0, slice: 0 }
+        Self { place, pitch: 0, slice: 0, allocation: 0 }
     }
 
     /// Bytes from the first to behind the last. `None` if that overflows.
-    fn span(&self, width: u64, height: u64, depth: u64) -> Option<u64> {
+    pub(crate) fn span(&self, width: u64, height: u64, depth: u64) -> Option<u64> {
         if width == 0 || height == 0 || depth == 0 {
             return Some(0);
         }
@@ -164,6 +168,15 @@ impl Transfer {
         Ok(())
     }
 
+    /// Notes which allocations its ends are in now.
+    pub fn identify(&mut self, space: &AddressSpace) {
+        for side in [&mut self.from, &mut self.to] {
+            if let Place::Memory(address) = side.place {
+                side.allocation = space.find(address).map_or(0, |allocation| allocation.id);
+            }
+        }
+    }
+
     /// Reads the whole source into a [`Place::Staged`], which then is the source.
     ///
     /// # Safety
@@ -182,6 +195,7 @@ impl Transfer {
             place: Place::Staged(bytes.into()),
             pitch: self.width,
             slice: self.width.saturating_mul(self.height),
+            allocation: 0,
         };
     }
 
@@ -235,7 +249,7 @@ impl Fill {
     /// # Errors
     /// The access that may not.
     pub fn check(&self, space: &AddressSpace, view: View, device: i32) -> Result<(), MemoryFault> {
-        let side = Side { place: Place::Memory(self.address), pitch: self.pitch, slice: 0 };
+        let side = Side { pitch: self.pitch, ..Side::linear(Place::Memory(self.address)) };
         let width = self.width.checked_mul(self.pattern.bytes());
         match width.and_then(|width| side.span(width, self.height, 1)) {
             Some(span) => space.check(view, device, Access::Write, self.address, span),
@@ -405,7 +419,7 @@ impl DeviceView<'_> {
             let touch = if access == Access::Read { Touch::Read } else { Touch::Write };
             for piece in &pieces {
                 for (backing, offset) in &piece.targets {
-                    log.map(backing, &piece.allocation).note(*offset, piece.bytes, touch);
+                    log.map(backing, &piece.allocation).note(*offset, piece.bytes, touch, 0);
                 }
             }
         }

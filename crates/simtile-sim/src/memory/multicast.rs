@@ -183,6 +183,7 @@ mod tests {
             pattern: Pattern::U8(value),
             width: bytes,
             height: 1,
+            allocation: 0,
         };
         fill(5, 100).run(&DeviceView::new(&space, 0)).unwrap();
         assert_eq!(a.backing.load::<2>(M + 8), [5, 5]);

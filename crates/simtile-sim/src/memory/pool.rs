@@ -13,7 +13,7 @@
 //! Blocks are cut and joined in granules; between two allocations there is always a gap.
 
 use super::{Budget, Charge, GRANULE, Ranges, Rights, Shortage};
-use parking_lot::Mutex;
+use simtile_sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 

@@ -40,6 +40,8 @@ struct Map {
     /// Freed allocations whose addresses were not used again, for messages.
     freed: BTreeMap<u64, Nearby>,
     freed_order: VecDeque<u64>,
+    /// What ended lately, by its number, also if its addresses were used again.
+    past: BTreeMap<u64, Nearby>,
     /// Addresses of each device.
     rooms: BTreeMap<i32, Ranges>,
     budgets: BTreeMap<i32, Arc<Budget>>,
@@ -342,6 +344,11 @@ impl AddressSpace {
         self.locate_in(View::Submission, address, 1).ok()
     }
 
+    /// An allocation that has ended, by its number, if that was lately.
+    pub fn remembered(&self, id: u64) -> Option<Nearby> {
+        self.map.read().past.get(&id).cloned()
+    }
+
     /// Every allocation that calls may name and that has bytes in a range.
     pub fn overlapping(&self, address: u64, bytes: u64) -> Vec<Arc<Allocation>> {
         let map = self.map.read();
@@ -407,6 +414,10 @@ impl Map {
 
     /// Remembers a freed range for messages.
     fn remember(&mut self, allocation: &Allocation) {
+        self.past.insert(allocation.id, allocation.nearby());
+        while self.past.len() > REMEMBERED {
+            self.past.pop_first();
+        }
         if self.freed.insert(allocation.base, allocation.nearby()).is_none() {
             self.freed_order.push_back(allocation.base);
         }

@@ -381,7 +381,7 @@ mod tests {
     }
 
     fn fill(space: &AddressSpace, address: u64, value: u8, bytes: u64) -> Result<(), FaultKind> {
-        Fill { address, pitch: 0, pattern: Pattern::U8(value), width: bytes, height: 1 }
+        Fill { address, pitch: 0, pattern: Pattern::U8(value), width: bytes, height: 1, allocation: 0 }
             .run(&DeviceView::new(space, 0))
             .map_err(|fault| fault.kind)
     }

@@ -66,6 +66,7 @@ impl<'a> DeviceView<'a> {
 pub struct Window {
     last: Option<Hit>,
     touched: Option<Arc<TouchMap>>,
+    site: u16,
 }
 
 struct Hit {
@@ -81,7 +82,15 @@ struct Hit {
 impl Window {
     /// An empty window.
     pub const fn new() -> Self {
-        Self { last: None, touched: None }
+        Self { last: None, touched: None, site: 0 }
+    }
+
+    /// An empty window of one instruction of a kernel, by a number for [`Program::place`]; 0 is none, and numbers
+    /// that do not fit count as none.
+    ///
+    /// [`Program::place`]: crate::exec::Program::place
+    pub fn of(site: usize) -> Self {
+        Self { site: u16::try_from(site).unwrap_or(0), ..Self::new() }
     }
 
     /// The backing behind a read and the offset of its first byte there.
@@ -144,7 +153,7 @@ impl Window {
         let access = if touch == Touch::Read { Access::Read } else { Access::Write };
         let (_, offset) = self.get_for(access, view, address, bytes)?;
         if let Some(touched) = &self.touched {
-            touched.note(offset, bytes, touch);
+            touched.note(offset, bytes, touch, self.site);
         }
         match &self.last {
             Some(hit) => Ok((&hit.backing, offset)),
@@ -158,7 +167,7 @@ impl Window {
     #[inline]
     pub fn note(&self, offset: u64, bytes: u64, touch: Touch) {
         if let Some(touched) = &self.touched {
-            touched.note(offset, bytes, touch);
+            touched.note(offset, bytes, touch, self.site);
         }
     }
 

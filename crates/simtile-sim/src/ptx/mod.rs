@@ -41,6 +41,15 @@ impl Program for Loaded {
         &self.image.globals
     }
 
+    fn place(&self, _kernel: usize, site: u16) -> Option<String> {
+        let at = *self.image.cache_places.get(usize::from(site)).filter(|_| site > 0)?;
+        let (instruction, source) = exec::grid::describe(&self.image, self.image.code.get(at as usize)?);
+        Some(match source {
+            Some((file, line)) => format!("{instruction} ({file}:{line})"),
+            None => instruction,
+        })
+    }
+
     fn run(
         &self,
         kernel: usize,

@@ -61,6 +61,7 @@ fn submit(call: &Call<'_>, stream: &StreamRef, mut copy: Transfer, returns: Retu
     copy.check(&core.space, View::Submission, stream.context.device).map_err(|_| INVALID)?;
     if core.captures(stream) {
         // A node reads pageable memory at every launch, and nobody waits for a capture.
+        copy.identify(&core.space);
         return core.enqueue(stream, Work::Memory(MemoryWork::Transfer(Arc::new(copy))));
     }
     let mut wait = matches!(copy.to.place, Place::Host(_));
@@ -174,7 +175,7 @@ impl End {
             Place::Host(start) => Place::Host(start.checked_add(offset as usize).ok_or(INVALID)?),
             _ => Place::Memory(start.checked_add(offset).ok_or(INVALID)?),
         };
-        Ok(Side { place, pitch, slice })
+        Ok(Side { pitch, slice, ..Side::linear(place) })
     }
 }
 
@@ -258,7 +259,8 @@ fn rows_3d(c: &CUDA_MEMCPY3D) -> Rows {
 pub(crate) fn transfer_3d(call: &Call<'_>, copy: &CUDA_MEMCPY3D, device: i32) -> Res<Transfer> {
     let Rows { to, from, width, height, depth } = rows_3d(copy);
     let (to, from) = (to.side(call, width, height)?, from.side(call, width, height)?);
-    let copy = Transfer { to, from, width, height, depth, peer: false };
+    let mut copy = Transfer { to, from, width, height, depth, peer: false };
+    copy.identify(&call.core.space);
     copy.check(&call.core.space, View::Submission, device).map_err(|_| INVALID)?;
     Ok(copy)
 }

@@ -92,6 +92,7 @@ pub(super) fn memset(call: &Call<'_>, params: &CUDA_MEMSET_NODE_PARAMS, context:
         pattern,
         width: params.width as u64,
         height: params.height as u64,
+        allocation: 0,
     };
     Ok(NodeWork::Set(memset::checked(call, device, fill)?.unwrap_or(fill), *params))
 }

@@ -5,6 +5,7 @@ use super::function::{max_threads, occupancy};
 use crate::core::{ContextRef, Res, StreamRef};
 use crate::engine::capture::{LAUNCH_PORT, PROGRAMMATIC_PORT};
 use crate::engine::launch::Launch;
+use crate::engine::stale;
 use crate::engine::work::Work;
 use crate::entry::{Call, Out, entries, thread_number};
 use crate::exec::{KernelInfo, KernelModel};
@@ -257,6 +258,8 @@ pub(super) fn prepare(
             return Err(CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
     }
+    let places = info.params.iter().map(|param| (param.offset as usize, param.bytes as usize));
+    let pointers = stale::pointers(call.core, &params, places);
     Ok(Launch {
         function: handle,
         context: function.context.uid,
@@ -273,6 +276,7 @@ pub(super) fn prepare(
         hints: Default::default(),
         multiprocessors,
         declared: None,
+        pointers,
     })
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn checked(call: &Call<'_>, device: i32, fill: Fill) -> Res<Option<Fi
     // Unlike a copy it needs peer access.
     let target = space.find(fill.address).ok_or(INVALID)?;
     match space.refusal(device, &target, Access::Write) {
-        None => Ok(Some(fill)),
+        None => Ok(Some(Fill { allocation: target.id, ..fill })),
         Some(_) => Err(INVALID),
     }
 }
@@ -56,11 +56,11 @@ fn set(call: &Call<'_>, stream: Option<CUstream>, fill: Fill) -> Res {
 }
 
 fn linear(address: u64, pattern: Pattern, count: usize) -> Fill {
-    Fill { address, pitch: 0, pattern, width: count as u64, height: 1 }
+    Fill { address, pitch: 0, pattern, width: count as u64, height: 1, allocation: 0 }
 }
 
 fn rows(address: u64, pitch: usize, pattern: Pattern, width: usize, height: usize) -> Fill {
-    Fill { address, pitch: pitch as u64, pattern, width: width as u64, height: height as u64 }
+    Fill { address, pitch: pitch as u64, pattern, width: width as u64, height: height as u64, allocation: 0 }
 }
 
 entries! {

@@ -3,6 +3,7 @@
 mod capture;
 mod explored;
 mod graphs;
+mod host_watch;
 mod launches;
 mod mapped;
 mod memory;
@@ -12,7 +13,9 @@ pub(crate) mod program;
 mod programs;
 mod races;
 mod rules;
+mod sites;
 mod streams;
+mod stuck;
 
 use crate::{Builder, Mode, Simulator};
 use simtile_driver::Driver;

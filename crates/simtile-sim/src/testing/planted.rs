@@ -11,8 +11,8 @@ use simtile_driver::{AccessMode, DeclaredAccess};
 
 /// Seeds within which a fault must be found.
 const SEARCH: u64 = 200;
-/// Seeds on which each correct program gives no report, over 1000 in all. `SIMTILE_SEEDS` says how many instead.
-const CORRECT: u64 = 100;
+/// Seeds on which each correct program gives no report. `SIMTILE_SEEDS` says how many instead.
+const CORRECT: u64 = 1000;
 
 /// `pick(to, from, index)`: `to[0] = from[index]`. `put(to, index)`: `to[index] = 7`.
 /// `meet(odd)`: a barrier that the lanes below `odd` reach elsewhere than the rest.
@@ -275,4 +275,144 @@ fn a_write_after_a_read_that_was_lost() {
         }
         ok!(bench.rig, cuMemsetD8Async(bench.x, 2, 256, bench.b));
     });
+}
+
+/// Page-locked memory, filled.
+fn pinned(bench: &Bench, value: u8) -> *mut u8 {
+    let mut pointer = std::ptr::null_mut();
+    ok!(bench.rig, cuMemHostAlloc(&mut pointer, 256, 0));
+    let pointer = pointer.cast::<u8>();
+    // SAFETY: 256 bytes of our own, and no work on them is queued yet.
+    unsafe { pointer.write_bytes(value, 256) };
+    pointer
+}
+
+/// The host's store, by a plain pointer as in any program. Work may be pending on the byte: the race is what is looked for,
+/// and the simulator reads it only while no other thread runs.
+fn poke(pointer: *mut u8, at: usize) {
+    // SAFETY: inside the 256 bytes; in an exploration one thread runs at a time.
+    unsafe { pointer.add(at).write_volatile(99) };
+}
+
+#[test]
+fn a_host_write_during_a_copy_to_the_device() {
+    judge(
+        &[ReportKind::HostWrite],
+        "host write during a copy: the host changed bytes 64 to 127",
+        |bench, planted| {
+            let staging = pinned(bench, 1);
+            ok!(bench.rig, cuMemcpyHtoDAsync(bench.x, staging.cast(), 256, bench.a));
+            if !planted {
+                ok!(bench.rig, cuStreamSynchronize(bench.a));
+            }
+            poke(staging, 100);
+        },
+    );
+}
+
+#[test]
+fn a_host_write_during_a_copy_to_the_host() {
+    judge(&[ReportKind::HostWrite], "fills, after it was submitted and before it ran", |bench, planted| {
+        let staging = pinned(bench, 1);
+        ok!(bench.rig, cuMemcpyDtoHAsync(staging.cast(), bench.x, 256, bench.a));
+        if !planted {
+            ok!(bench.rig, cuStreamSynchronize(bench.a));
+        }
+        poke(staging, 3);
+    });
+}
+
+/// A read of what is not there yet leaves no trace in memory: it is found where the host says that it reads.
+#[test]
+fn a_host_read_during_a_copy() {
+    judge(RACE, "the host on host thread", |bench, planted| {
+        let staging = pinned(bench, 1) as u64;
+        ok!(bench.rig, cuMemcpyDtoHAsync(staging as *mut _, bench.x, 256, bench.a));
+        if !planted {
+            ok!(bench.rig, cuStreamSynchronize(bench.a));
+        }
+        let driver = bench.rig.driver;
+        let extras = driver.table().extras.expect("the simulator has extras");
+        // SAFETY: the extras of a table take its driver's state.
+        let code = unsafe { (extras.host_access)(driver.state(), staging + 8, 4, AccessMode::Read) };
+        assert!(code.is_ok());
+    });
+}
+
+/// A graph of one node, `put(pointer, 3)` or a memset, made by capture.
+fn captured(bench: &Bench, kernel: bool, pointer: CUdeviceptr) -> CUgraphExec {
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    ok!(bench.rig, cuStreamBeginCapture(bench.a, mode));
+    if kernel {
+        bench.launch("put", 1, bench.a, &[pointer, 3]);
+    } else {
+        ok!(bench.rig, cuMemcpyDtoDAsync(bench.y, pointer, 256, bench.a));
+    }
+    let (mut graph, mut exec) = (CUgraph::NULL, CUgraphExec::NULL);
+    ok!(bench.rig, cuStreamEndCapture(bench.a, &mut graph));
+    ok!(bench.rig, cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+    exec
+}
+
+fn named(bench: &Bench, name: &str) -> CUdeviceptr {
+    let mut pointer = 0;
+    ok!(bench.rig, cuMemAlloc(&mut pointer, 256));
+    ok!(bench.rig, cuMemsetD8(pointer, 0, 256));
+    ok!(bench.rig, cuCtxSynchronize());
+    let driver = bench.rig.driver;
+    let extras = driver.table().extras.expect("the simulator has extras");
+    // SAFETY: the extras of a table take its driver's state.
+    let code =
+        unsafe { (extras.label)(driver.state(), simtile_driver::LabelTarget::Allocation(pointer), name) };
+    assert!(code.is_ok());
+    pointer
+}
+
+const STALE: &[ReportKind] =
+    &[ReportKind::StaleGraphPointer, ReportKind::KernelFault, ReportKind::MemoryFault];
+
+#[test]
+fn a_stale_graph_pointer_into_freed_memory() {
+    judge(STALE, "stale graph pointer: node 0 (kernel put) follows", |bench, planted| {
+        let pointer = named(bench, "old");
+        let exec = captured(bench, true, pointer);
+        if planted {
+            ok!(bench.rig, cuMemFree(pointer));
+        }
+        ok!(bench.rig, cuGraphLaunch(exec, bench.a));
+        // The context may be lost by now.
+        let _ = code!(bench.rig, cuGraphLaunch(exec, bench.a));
+    });
+}
+
+/// Nothing is wrong with any single access here.
+#[test]
+fn a_stale_graph_pointer_into_memory_of_somebody_else() {
+    for kernel in [true, false] {
+        let program: fn(&Bench, bool) = if kernel { stale_kernel } else { stale_copy };
+        judge(
+            &STALE[..1],
+            "which was in 'old' when the node was made; that was freed, and the address belongs to 'new' now",
+            program,
+        );
+    }
+}
+
+fn stale_kernel(bench: &Bench, planted: bool) {
+    stale(bench, planted, true);
+}
+
+fn stale_copy(bench: &Bench, planted: bool) {
+    stale(bench, planted, false);
+}
+
+fn stale(bench: &Bench, planted: bool, kernel: bool) {
+    let old = named(bench, "old");
+    let exec = captured(bench, kernel, old);
+    if planted {
+        ok!(bench.rig, cuMemFree(old));
+    }
+    let new = named(bench, "new");
+    assert_eq!(new == old, planted, "addresses are used again");
+    ok!(bench.rig, cuGraphLaunch(exec, bench.a));
 }

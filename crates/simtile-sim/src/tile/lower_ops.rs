@@ -188,6 +188,7 @@ pub(super) fn runs_on_lanes(body: &Code) -> bool {
 
 impl Lower<'_> {
     fn window(&mut self) -> u32 {
+        self.window_sites.push(self.sites.len().saturating_sub(1) as u32);
         self.windows += 1;
         self.windows - 1
     }

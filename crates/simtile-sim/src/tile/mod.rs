@@ -95,6 +95,17 @@ impl Program for TileProgram {
         &self.globals
     }
 
+    fn place(&self, kernel: usize, site: u16) -> Option<String> {
+        let kernel = self.kernels.get(kernel)?;
+        let site = *kernel.window_sites.get(usize::from(site).checked_sub(1)?)?;
+        let site = kernel.sites.get(site as usize)?;
+        let text = format!("{} (operation {})", site.name, site.number);
+        Some(match &site.source {
+            Some((file, line)) => format!("{text} ({file}:{line})"),
+            None => text,
+        })
+    }
+
     fn run(
         &self,
         kernel: usize,

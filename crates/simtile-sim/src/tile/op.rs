@@ -55,6 +55,8 @@ pub(super) struct Kernel {
     pub(super) slots: u32,
     /// Number of memory operations; each has a window of its own.
     pub(super) windows: u32,
+    /// Which of the sites each memory operation is.
+    pub(super) window_sites: Vec<u32>,
     pub(super) sites: Vec<OpSite>,
     /// Elements of the parameters, in order.
     pub(super) params: Vec<Elem>,

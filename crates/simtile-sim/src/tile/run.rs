@@ -129,7 +129,7 @@ impl<'a> Block<'a> {
             context,
             id,
             frame,
-            windows: (0..kernel.windows).map(|_| Window::new()).collect(),
+            windows: (0..kernel.windows as usize).map(|window| Window::of(window + 1)).collect(),
             carry: Vec::new(),
             steps: 0,
             site: 0,

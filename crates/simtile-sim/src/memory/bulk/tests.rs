@@ -52,8 +52,8 @@ fn rectangles_go_row_by_row_and_end_with_the_last_byte() {
     let a = space.allocate(MemoryKind::Device, 0, 3 * 64 + 10).unwrap();
     let host: Vec<u8> = (0..40).collect();
     let mut copy = Transfer {
-        to: Side { place: Place::Memory(a.base), pitch: 64, slice: 0 },
-        from: Side { place: Place::Host(host.as_ptr().addr()), pitch: 10, slice: 0 },
+        to: Side { place: Place::Memory(a.base), pitch: 64, slice: 0, allocation: 0 },
+        from: Side { place: Place::Host(host.as_ptr().addr()), pitch: 10, slice: 0, allocation: 0 },
         width: 10,
         height: 4,
         depth: 1,
@@ -78,7 +78,14 @@ fn rectangles_go_row_by_row_and_end_with_the_last_byte() {
 fn fills_repeat_their_pattern_and_check_their_span() {
     let space = space();
     let a = space.allocate(MemoryKind::Device, 0, 64).unwrap();
-    let fill = |pitch, pattern, width, height| Fill { address: a.base, pitch, pattern, width, height };
+    let fill = |pitch, pattern, width, height| Fill {
+        address: a.base,
+        pitch,
+        pattern,
+        width,
+        height,
+        allocation: 0,
+    };
     fill(16, Pattern::U16(0x0201), 3, 4).run(&DeviceView::new(&space, 0)).unwrap();
     let (row, unread) = download(&space, a.base + 48, 6);
     assert_eq!((row, unread), (vec![1, 2, 1, 2, 1, 2], None));
@@ -140,12 +147,12 @@ proptest! {
                 2 => {
                     let (width, height) = (len / 16, 1 + u64::from(value % 7));
                     let pitch = width * 4 + u64::from(value % 13);
-                    Fill { address: a.base + to, pitch, pattern: Pattern::U32(value), width: width / 2, height: 1 }
+                    Fill { address: a.base + to, pitch, pattern: Pattern::U32(value), width: width / 2, height: 1, allocation: 0 }
                         .run(&DeviceView::new(&space, 0)).unwrap();
                     for i in 0..(width / 2 * 4) as usize {
                         model[at + i] = Some(value.to_ne_bytes()[i % 4]);
                     }
-                    let fill = Fill { address: a.base, pitch, pattern: Pattern::U8(value as u8), width, height };
+                    let fill = Fill { address: a.base, pitch, pattern: Pattern::U8(value as u8), width, height, allocation: 0 };
                     fill.run(&DeviceView::new(&space, 0)).unwrap();
                     for y in 0..height {
                         for x in 0..width {

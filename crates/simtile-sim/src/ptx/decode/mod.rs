@@ -51,6 +51,8 @@ pub(super) struct Image {
     pub names: Vec<String>,
     /// Number of memory instructions.
     pub caches: u32,
+    /// Where each of them is in the code, about: preparations of its operands stand before it.
+    pub cache_places: Vec<u32>,
 }
 
 /// What module-scope names mean.
@@ -79,6 +81,7 @@ pub(super) fn image(text: &str, traits: &DeviceTraits) -> Result<Image> {
         names: Vec::new(),
         // Number 0 is for system calls.
         caches: 1,
+        cache_places: vec![0],
     };
     let mut scope = Scope {
         module: &module,

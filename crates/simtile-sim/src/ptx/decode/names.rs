@@ -473,6 +473,7 @@ impl Decoder<'_, '_> {
 
     /// A new entry in the window cache.
     pub(super) fn cache(&mut self) -> u32 {
+        self.image.cache_places.push(self.image.code.len() as u32);
         self.image.caches += 1;
         self.image.caches - 1
     }

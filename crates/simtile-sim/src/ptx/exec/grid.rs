@@ -6,7 +6,7 @@ use crate::exec::{
     ExecContext, FaultReason, Finding, FindingKind, KernelFault, KernelInfo, LaunchSpec, Site,
 };
 use crate::memory::Window;
-use crate::ptx::code::{Func, Lanes, NONE};
+use crate::ptx::code::{Func, Insn, Lanes, NONE};
 use crate::ptx::decode::Image;
 use crate::ptx::lanes::is_wide;
 use parking_lot::Mutex;
@@ -150,8 +150,7 @@ impl<'r> Run<'r> {
     }
 
     fn work(&'r self, number: u64, workers: u64) {
-        let mut windows = Vec::new();
-        windows.resize_with(self.image.caches as usize, Window::new);
+        let windows = (0..self.image.caches as usize).map(Window::of).collect();
         let random = mix(self.ctx.seed ^ self.launch.launch_id.rotate_left(32) ^ number << 56);
         let mut worker = Worker {
             run: self,
@@ -235,11 +234,17 @@ impl<'r> Run<'r> {
         let Some(insn) = self.image.code.get(pc as usize) else {
             return Site { kernel, block, thread, ..Site::default() };
         };
-        let name = self.image.names.get(insn.name as usize).map_or("", String::as_str);
-        let source = (insn.position != NONE).then(|| self.image.positions[insn.position as usize]);
-        let source = source.map(|(file, line)| (self.image.files[file as usize].clone(), line));
-        Site { kernel, source, instruction: format!("PTX line {}: {name}", insn.line), block, thread }
+        let (instruction, source) = describe(self.image, insn);
+        Site { kernel, source, instruction, block, thread }
     }
+}
+
+/// An instruction and the position in the source that it was made from.
+pub(in crate::ptx) fn describe(image: &Image, insn: &Insn) -> (String, Option<(String, u32)>) {
+    let name = image.names.get(insn.name as usize).map_or("", String::as_str);
+    let source = (insn.position != NONE).then(|| image.positions[insn.position as usize]);
+    let source = source.map(|(file, line)| (image.files[file as usize].clone(), line));
+    (format!("PTX line {}: {name}", insn.line), source)
 }
 
 impl Worker<'_> {
