@@ -149,3 +149,44 @@ fn a_missing_library_is_an_error_with_the_loaders_words() {
     assert_eq!(tried.len(), 1);
     assert!(error.to_string().contains("/nonexistent/libcuda.so.1"), "{error}");
 }
+
+/// A libcuda whose `cuEventElapsedTime` has one version or two, as drivers before and after CUDA 12.8.
+const VERSIONED: &str = r#"
+#![allow(non_snake_case)]
+use std::ffi::{c_char, c_int, c_void, CStr};
+extern "C" fn elapsed(out: *mut f32, _: usize, _: usize) -> c_int { unsafe { *out = 1.5 }; 0 }
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char, out: *mut *const c_void, version: c_int, _flags: u64, status: *mut c_int,
+) -> c_int {
+    let known = unsafe { CStr::from_ptr(name) } == c"cuEventElapsedTime";
+    if known && (FIRST..LAST).contains(&version) {
+        unsafe { *out = elapsed as *const c_void; *status = 0 };
+        0
+    } else {
+        unsafe { *out = std::ptr::null(); *status = 1 };
+        500
+    }
+}
+"#;
+
+/// The version of the driver, not that of any header, decides which function of a name is called; the result is the same.
+#[test]
+fn fr_n2_versions_of_an_entry_give_the_same_result() {
+    let folder = Folder::new("versions");
+    for (name, first, last) in [("one.so", "2000", "12080"), ("both.so", "2000", "99999")] {
+        let source = VERSIONED.replace("FIRST", first).replace("LAST", last);
+        let driver = Driver::open(folder.library(&source, &[name])).unwrap();
+        let (mut millis, event) = (0.0, simtile_driver::sys::CUevent(16));
+        // SAFETY: the out-pointer is valid for the call; the stub looks at no handle.
+        let code = unsafe { driver.cuEventElapsedTime(&mut millis, event, event) };
+        assert_eq!((code, millis), (CUresult::CUDA_SUCCESS, 1.5), "{name}");
+    }
+}
+
+/// Nothing is linked against the driver: a binary without one runs, and says what is missing when it is asked for.
+#[test]
+fn fr_n1_a_driver_that_is_not_there_is_an_error() {
+    let error = Driver::open("/nonexistent/folder/libcuda.so.1").unwrap_err();
+    assert!(matches!(error, LoadError::NotFound { .. }), "{error}");
+}

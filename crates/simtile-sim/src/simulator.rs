@@ -213,13 +213,18 @@ impl Simulator {
         self.core().modules.stand_ins.register(symbol, Arc::new(function));
     }
 
-    /// Whether handle values of destroyed contexts, streams and events are handed out again at once, as
-    /// the real driver may do.
+    /// Whether handle values of destroyed objects are handed out again at once, as the real driver may do: contexts,
+    /// streams, events, modules and what is in them, graphs, their nodes and executables.
     pub fn recycle_handles(&self, recycle: bool) {
+        self.core().modules.recycle_handles(recycle);
         let mut state = self.core().state.lock();
         state.context_handles.set_recycling(recycle);
         state.stream_handles.set_recycling(recycle);
         state.event_handles.set_recycling(recycle);
+        let graphs = &mut state.graphs;
+        graphs.graph_handles.set_recycling(recycle);
+        graphs.node_handles.set_recycling(recycle);
+        graphs.execs.set_recycling(recycle);
     }
 
     /// Ends the driver, as at process exit: waiting threads return, and every call answers

@@ -7,6 +7,7 @@ mod buffers;
 mod contexts;
 mod devices;
 mod events;
+mod field_reports;
 mod launches;
 mod modules;
 mod streams;
@@ -31,6 +32,7 @@ pub const FAMILIES: &[&[Test]] = &[
     bad_input::TESTS,
     bad_images::TESTS,
     bad_launches::TESTS,
+    field_reports::TESTS,
 ];
 
 /// Where most tests start: device 0, its primary context, a stream.

@@ -132,4 +132,20 @@ mod tests {
         let fresh = Running { since: now, ..slow };
         assert_eq!(Fifo.choose(&ready, &[fresh], now), Choice::Wait(Some(PATIENCE)));
     }
+
+    #[test]
+    fn a_recording_repeats_the_choices_of_a_seed() {
+        let ready: Vec<_> =
+            (0..7).map(|i| Candidate { stream: i, seq: i, priority: 0, instant: false }).collect();
+        let run = |config: &SimConfig| {
+            let mut policy = of(config);
+            let choose = |n: usize| policy.choose(&ready[..n], &[], Duration::ZERO);
+            let choices: Vec<Choice> = [7, 3, 1, 5, 2].into_iter().cycle().take(60).map(choose).collect();
+            (choices, policy.recording())
+        };
+        let (choices, recording) = run(&SimConfig { mode: Mode::Explore, seed: 11, ..SimConfig::default() });
+        let again = SimConfig { mode: Mode::Explore, replay: recording.clone(), ..SimConfig::default() };
+        assert_eq!(run(&again), (choices, recording));
+        assert_eq!(of(&SimConfig::default()).recording(), None);
+    }
 }

@@ -151,6 +151,15 @@ impl Modules {
         Self { tables: Mutex::new(tables), stand_ins: StandIns::default() }
     }
 
+    /// Whether values of destroyed objects are handed out again at once.
+    pub(crate) fn recycle_handles(&self, recycle: bool) {
+        let mut tables = self.tables.lock();
+        tables.modules.set_recycling(recycle);
+        tables.functions.set_recycling(recycle);
+        tables.libraries.set_recycling(recycle);
+        tables.kernels.set_recycling(recycle);
+    }
+
     /// Places a program in a context.
     pub(crate) fn add(
         &self,

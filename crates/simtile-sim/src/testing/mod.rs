@@ -7,6 +7,7 @@ mod host_watch;
 mod launches;
 mod mapped;
 mod memory;
+mod offered;
 mod planted;
 mod pools;
 pub(crate) mod program;

@@ -181,6 +181,22 @@ fn recycled_handle_values_come_back() {
     ok!(rig, cuStreamDestroy(a));
     let b = rig.stream();
     assert_eq!(a, b);
+    let first = rig.event();
+    ok!(rig, cuEventDestroy(first));
+    assert_eq!(rig.event(), first);
+    let first = rig.module();
+    let function = rig.function(first, "store");
+    ok!(rig, cuModuleUnload(first));
+    let second = rig.module();
+    assert_eq!((second, rig.function(second, "store")), (first, function));
+    let graph = || {
+        let mut graph = CUgraph::NULL;
+        ok!(rig, cuGraphCreate(&mut graph, 0));
+        graph
+    };
+    let first = graph();
+    ok!(rig, cuGraphDestroy(first));
+    assert_eq!(graph(), first);
 }
 
 #[test]
