@@ -46,7 +46,7 @@ fn vadd(stream: &Arc<Stream>, kernel: &Function, a: &DeviceBuffer<f32>, c: &mut 
 }
 
 /// A graph of two memsets, one of them twice as a child of an event's fork, launched twice.
-fn graph(context: &Context, stream: &Stream, buffer: &DeviceBuffer<u8>) -> Result {
+fn graph(context: &Arc<Context>, stream: &Stream, buffer: &DeviceBuffer<u8>) -> Result {
     let (driver, address) = (context.driver(), buffer.cu_deviceptr());
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     let (mut first, mut second, mut event) = (CUstream::NULL, CUstream::NULL, CUevent::NULL);

@@ -22,7 +22,7 @@
 //!
 //! Three things look like waiting and are not seen by turns alone. A lock that a participant finds taken: it tries again
 //! only after somebody has done something, and if nobody can, the lock is held outside or in a circle; that
-//! is a deadlock after a few seconds. A participant that blocks in something of std keeps its turn: [`watch`] sees it from
+//! is a deadlock after a few seconds. A participant that blocks in something of std keeps its turn: `watch` sees it from
 //! outside and ends the exploration as "blocked outside the exploration". A device that looks at a value in memory
 //! again and again: a deadlock once nothing else has happened for long enough.
 //!

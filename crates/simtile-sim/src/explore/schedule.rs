@@ -129,7 +129,7 @@ impl Turn {
     }
 }
 
-/// Whose turn it is, as [`watch`] sees it.
+/// Whose turn it is, as `watch` sees it.
 pub(super) struct Turns {
     pub(super) turns: u64,
     pub(super) thread: Option<String>,
@@ -411,7 +411,7 @@ impl Schedule {
                 Next::Retry(next) => {
                     let since = *state.retries.get_or_insert_with(Instant::now);
                     if since.elapsed() > LOCK_PATIENCE {
-                        let why = "some wait for locks that are never given up";
+                        let why = ", and some locks are never given up";
                         self.nobody(&mut state, why);
                         return;
                     }

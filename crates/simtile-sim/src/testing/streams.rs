@@ -241,7 +241,7 @@ fn another_thread_may_wait_while_the_event_is_recorded_again() {
     let event = rig.mark(stream);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| code!(rig, cuEventSynchronize(event)));
-        std::thread::sleep(Duration::from_millis(20));
+        rig.soon(|| rig.sim.core().state.lock().waiting > 0);
         let second = rig.sim.gate(stream).unwrap();
         ok!(rig, cuEventRecord(event, stream));
         first.open();
