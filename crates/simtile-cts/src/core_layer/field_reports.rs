@@ -110,7 +110,7 @@ struct Objects {
 }
 
 const OPERATIONS: &[Operation] = &[
-    ("a stream", |_, on| Ok(work(&on.context.new_stream()?)?)),
+    ("a stream", |_, on| work(&on.context.new_stream()?)),
     ("a stream with a priority", |_, on| Ok(on.context.new_stream_with_priority(0)?.synchronize()?)),
     ("a priority", |_, on| Ok(on.stream.priority().map(drop)?)),
     ("an event", |_, on| {
@@ -275,7 +275,7 @@ type Fallible = (Entry, fn(&Core<'_>) -> Check);
 /// told and then be over.
 const FALLIBLE: &[Fallible] = &[
     (Entry::cuStreamCreateWithPriority, |core| Ok(core.context.new_stream().map(drop)?)),
-    (Entry::cuModuleLoadDataEx, |core| Ok(core.basic().map(drop)?)),
+    (Entry::cuModuleLoadDataEx, |core| core.basic().map(drop)),
     (Entry::cuModuleGetFunction, |core| Ok(core.basic()?.load_function("fill").map(drop)?)),
     (Entry::cuModuleGetGlobal, |core| Ok(core.basic()?.symbol("fill").map(drop)?)),
     (Entry::cuMemGetInfo, |core| Ok(core.context.memory_info().map(drop)?)),

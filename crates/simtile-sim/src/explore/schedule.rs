@@ -561,7 +561,8 @@ impl State {
             let runnable = self.runnable();
             if !runnable.is_empty() {
                 let next = self.choices.turn(&runnable, me, self.participants.len());
-                if !self.participants[next].device {
+                // A kernel that computes takes time as well, and its step limit ends it.
+                if !self.participants[next].device || self.participants[next].busy {
                     self.jumps = 0;
                 }
                 return Next::Run(next);
