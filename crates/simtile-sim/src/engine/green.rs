@@ -123,23 +123,21 @@ impl Core {
         for stream in streams.iter().filter(|stream| stream.uid != legacy) {
             let busy = state.streams.get(&stream.uid).is_some_and(|stream| !stream.items.is_empty());
             if busy {
-                let record = self.mark(&mut state, stream)?;
-                self.enqueue_locked(&mut state, &target, Work::After(record))?;
+                let (at, next) = ((stream.uid, state.next_seq), (target.uid, state.next_seq + 1));
+                let frontier = state.streams.get(&stream.uid).map(|s| s.frontier.clone()).unwrap_or_default();
+                let record = Record::pending(at, frontier);
+                // The record at the end of what the stream has, and the wait for it. Nobody is told yet: who is woken with
+                // the lock held waits for it.
+                for ((uid, seq), work) in [(at, Work::Record(0)), (next, Work::After(record.clone()))] {
+                    let (record, host) = (Some(record.clone()), state.order.host());
+                    if let Some(stream) = state.streams.get_mut(&uid) {
+                        stream.items.push_back(Item { seq, work, counted: false, record, host, graph: None });
+                    }
+                    state.active.insert(uid);
+                }
+                state.next_seq += 2;
             }
         }
         self.enqueue_locked(&mut state, &target, Work::Record(event))
-    }
-
-    /// A record at the end of what a stream has now.
-    fn mark(&self, state: &mut State, stream: &StreamRef) -> Res<Arc<Record>> {
-        let frontier = state.streams.get(&stream.uid).map(|s| s.frontier.clone()).unwrap_or_default();
-        let seq = state.next_seq;
-        let (record, host) = (Record::pending((stream.uid, seq), frontier), state.order.host());
-        let target = state.streams.get_mut(&stream.uid).ok_or(CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED)?;
-        let (work, kept) = (Work::Record(0), Some(record.clone()));
-        target.items.push_back(Item { seq, work, counted: false, record: kept, host, graph: None });
-        state.next_seq += 1;
-        state.active.insert(stream.uid);
-        Ok(record)
     }
 }
