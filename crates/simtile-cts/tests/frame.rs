@@ -96,6 +96,22 @@ fn a_driver_that_is_not_there_fails_every_test() {
 }
 
 #[test]
+fn multicast_never_runs_on_a_real_device() {
+    let family: Vec<_> = simtile_cts::tests().filter(|test| test.family == "multicast").collect();
+    assert!(!family.is_empty());
+    let simulated = |need: &Need| matches!(need, Need::Simulator(_));
+    for test in family {
+        // Needs are looked at in their order, so that nothing is asked of a real driver first.
+        assert!(test.needs.first().is_some_and(simulated), "{}", test.name);
+    }
+    // Its neighbours do not call it either.
+    let multicast = |report: &Report| report.entries.iter().any(|entry| entry.starts_with("cuMulticast"));
+    let others: Vec<&'static Test> = simtile_cts::tests().filter(|test| test.family == "vmm").collect();
+    let reports = run::run_all(&others, &Target::SimFifo, 2, Duration::from_secs(60), &|_| {});
+    assert!(!reports.iter().any(multicast));
+}
+
+#[test]
 fn names_are_unique_and_promises_exist() {
     let mut names = BTreeSet::new();
     for test in simtile_cts::tests() {

@@ -1,6 +1,7 @@
 //! How a simulated driver is set up: builder values and the text of `SIMTILE_SIM`.
 
 use crate::explore::Recording;
+use crate::lacks::{Lacks, NEWEST_DRIVER, OLDEST_DRIVER};
 use crate::profile::Profile;
 use std::fmt;
 use std::str::FromStr;
@@ -59,6 +60,11 @@ pub struct SimConfig {
     pub checks: Checks,
     /// What the devices look like. Default [`Profile::H200`].
     pub profile: Profile,
+    /// What the devices lack of what their profile has. Default nothing.
+    pub lacks: Lacks,
+    /// The version the driver says it has, as 1000 times the major and 10 times the minor number, from 12000 to 13000
+    /// (the default). Entries, attributes and PTX that came later are not there.
+    pub driver_version: i32,
     /// Memory of each device in bytes (at most 4 TiB), committed lazily. Default 4 GiB.
     pub memory: u64,
     /// Whether addresses of freed memory are handed out again, as on a GPU. Default true.
@@ -93,6 +99,8 @@ impl Default for SimConfig {
             seed: 0,
             checks: Checks::default(),
             profile: Profile::H200,
+            lacks: Lacks::NOTHING,
+            driver_version: NEWEST_DRIVER,
             memory: 4 << 30,
             reuse_addresses: true,
             frees_wait: true,
@@ -124,7 +132,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-const KEYS: &str = "devices, mode, seed, check, profile, memory, addresses, frees, pageable, steps, workers, reports, replay";
+const KEYS: &str = "devices, mode, seed, check, profile, without, driver, memory, addresses, frees, pageable, steps, workers, reports, replay";
 
 impl SimConfig {
     /// Settings from an environment variable; the defaults if it is not set.
@@ -149,6 +157,7 @@ impl SimConfig {
         self.memory = self.memory.min(MOST_MEMORY);
         self.workers = self.workers.min(MOST_WORKERS);
         self.step_limit = self.step_limit.max(1);
+        self.driver_version = self.driver_version.clamp(OLDEST_DRIVER, NEWEST_DRIVER);
         self
     }
 
@@ -177,6 +186,8 @@ impl SimConfig {
                 }
             }
             "profile" => self.profile = Profile::by_name(value).ok_or(Profile::NAMES)?,
+            "without" => self.lacks = Lacks::by_names(value).ok_or(Lacks::NAMES)?,
+            "driver" => self.driver_version = version(value).ok_or("a version from 12.0 to 13.0")?,
             "memory" => {
                 let allowed = "a size such as 512MiB, 4GiB or a number of bytes, from 1 MiB to 4 TiB";
                 self.memory = size(value).filter(|n| (1 << 20..=MOST_MEMORY).contains(n)).ok_or(allowed)?;
@@ -227,6 +238,13 @@ impl SimConfig {
     }
 }
 
+fn version(text: &str) -> Option<i32> {
+    let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
+    let (major, minor): (i32, i32) = (major.parse().ok()?, minor.parse().ok()?);
+    let version = major.checked_mul(1000)?.checked_add(minor.checked_mul(10)?)?;
+    ((0..100).contains(&minor) && (OLDEST_DRIVER..=NEWEST_DRIVER).contains(&version)).then_some(version)
+}
+
 fn size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let shift = match text[digits.len()..].trim() {
@@ -261,6 +279,12 @@ impl fmt::Display for SimConfig {
         }
         if self.profile != other.profile {
             write!(f, ",profile={}", self.profile.name())?;
+        }
+        if self.lacks != other.lacks {
+            write!(f, ",without={}", self.lacks.names())?;
+        }
+        if self.driver_version != other.driver_version {
+            write!(f, ",driver={}.{}", self.driver_version / 1000, self.driver_version % 1000 / 10)?;
         }
         if self.memory != other.memory {
             write!(f, ",memory={}", self.memory)?;
@@ -312,7 +336,7 @@ mod tests {
     #[test]
     fn text_sets_every_key() {
         let config: SimConfig =
-            "devices=2, mode=fifo,seed=7,check=none,profile=h200,memory=512MiB,addresses=fresh,frees=never,pageable=async,steps=9,workers=3,reports=quiet,replay=7:late:3.1"
+            "devices=2, mode=fifo,seed=7,check=none,profile=h200,without=pools+vmm,driver=12.4,memory=512MiB,addresses=fresh,frees=never,pageable=async,steps=9,workers=3,reports=quiet,replay=7:late:3.1"
                 .parse()
                 .unwrap();
         let expected = SimConfig {
@@ -321,6 +345,8 @@ mod tests {
             seed: 7,
             checks: Checks::NONE,
             profile: Profile::H200,
+            lacks: Lacks { pools: true, vmm: true, ..Lacks::NOTHING },
+            driver_version: 12040,
             memory: 512 << 20,
             reuse_addresses: false,
             frees_wait: false,
@@ -352,6 +378,8 @@ mod tests {
             ("memory=4parsecs", "memory", "4parsecs", "4GiB"),
             ("colour=red", "colour", "red", "profile"),
             ("seed", "seed", "", "number"),
+            ("without=legs", "without", "legs", "clusters"),
+            ("driver=11.8", "driver", "11.8", "12.0 to 13.0"),
             ("profile=b9000", "profile", "b9000", "h200"),
             ("memory=99999999999999TiB", "memory", "99999999999999TiB", "4 TiB"),
         ] {

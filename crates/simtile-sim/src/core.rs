@@ -6,8 +6,10 @@ use crate::engine::order::Order;
 use crate::engine::state::{ContextState, Primary, State};
 use crate::engine::{self};
 use crate::explore::{self, Schedule};
+use crate::exec::DeviceTraits;
 use crate::handles::{BadHandle, Handles, Kind};
 use crate::heap::Heap;
+use crate::lacks::Lacks;
 use crate::memory::AddressSpace;
 use crate::printf::Printf;
 use crate::profile::Profile;
@@ -51,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) id: u64,
     pub(crate) config: SimConfig,
     pub(crate) profile: Profile,
+    /// What entries answer that this driver lacks, by number.
+    pub(crate) lacking: Option<Box<[Option<CUresult>]>>,
     pub(crate) initialised: AtomicBool,
     pub(crate) control: Control,
     /// All memory.
@@ -110,6 +114,7 @@ impl Core {
         Arc::new(Self {
             id,
             profile: config.profile,
+            lacking: config.lacks.answers(config.driver_version),
             initialised: AtomicBool::new(false),
             control: Control::default(),
             space,
@@ -126,6 +131,12 @@ impl Core {
             outsider_told: AtomicBool::new(false),
             config,
         })
+    }
+
+    /// The devices as kernels see them, and what may be loaded.
+    pub(crate) fn traits(&self) -> DeviceTraits {
+        let newest_ptx = Lacks::newest_ptx(self.config.driver_version);
+        DeviceTraits { newest_ptx, ..self.profile.traits() }
     }
 
     /// Files a report.

@@ -53,6 +53,11 @@ fn dispatch(core: &Arc<Core>, entry: Entry, run: impl FnOnce(&Call<'_>) -> Res) 
         core.tell_outsider(entry);
         simtile_sync::hook::switch_point(entry.name());
     }
+    if let Some(lacking) = &core.lacking
+        && let Some(Some(code)) = lacking.get(entry as usize)
+    {
+        return Err(*code);
+    }
     match core.control.before(entry) {
         Verdict::Go => {}
         Verdict::Fail(code) => return Err(code),

@@ -142,6 +142,8 @@ pub struct DeviceTraits {
     pub multiprocessors: u32,
     /// Threads per warp (32).
     pub warp_size: u32,
+    /// The newest PTX that is taken.
+    pub newest_ptx: (u32, u32),
 }
 
 /// Where in a kernel something happened.

@@ -30,6 +30,7 @@ mod entry;
 mod extras;
 mod handles;
 mod heap;
+mod lacks;
 mod modules;
 mod null;
 mod printf;
@@ -42,6 +43,7 @@ mod testing;
 
 pub use config::{Checks, ConfigError, Mode, SimConfig};
 pub use control::Pause;
+pub use lacks::Lacks;
 pub use modules::{StandInCall, StandInError};
 pub use null::null;
 pub use profile::Profile;

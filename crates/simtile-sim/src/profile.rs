@@ -9,16 +9,20 @@ use simtile_driver::sys::CUdevice_attribute;
 pub enum Profile {
     /// Compute capability 9.0 with the limits of an H200 and a driver of CUDA 13.0.
     H200,
+    /// The same with limits near the smallest that CUDA devices have had: blocks of 512 threads, 16 KiB of shared memory
+    /// with nothing to opt in for, two multiprocessors, grids of 65 535 blocks, one priority, no clusters beyond 2 blocks.
+    Small,
 }
 
 impl Profile {
     /// Names that [`Profile::by_name`] knows.
-    pub const NAMES: &'static str = "h200";
+    pub const NAMES: &'static str = "h200, small";
 
     /// The profile of this name.
     pub fn by_name(name: &str) -> Option<Self> {
         match name {
             "h200" => Some(Self::H200),
+            "small" => Some(Self::Small),
             _ => None,
         }
     }
@@ -27,12 +31,16 @@ impl Profile {
     pub fn name(self) -> &'static str {
         match self {
             Self::H200 => "h200",
+            Self::Small => "small",
         }
     }
 
     /// What `cuDeviceGetName` answers.
     pub fn device_name(self) -> &'static str {
-        "simtile simulated H200"
+        match self {
+            Self::H200 => "simtile simulated H200",
+            Self::Small => "simtile simulated small device",
+        }
     }
 
     /// What `cuDriverGetVersion` answers.
@@ -42,39 +50,74 @@ impl Profile {
 
     /// Lowest and highest stream priority.
     pub(crate) fn priorities(self) -> (i32, i32) {
-        (0, -5)
+        match self {
+            Self::H200 => (0, -5),
+            Self::Small => (0, 0),
+        }
     }
 
     pub(crate) fn traits(self) -> DeviceTraits {
-        DeviceTraits { compute_capability: (9, 0), multiprocessors: 132, warp_size: 32 }
+        DeviceTraits {
+            compute_capability: (9, 0),
+            multiprocessors: self.limits().multiprocessors,
+            warp_size: 32,
+            newest_ptx: (9, 0),
+        }
     }
 
     /// Limits that launches are checked against.
     pub(crate) fn limits(self) -> Limits {
-        Limits {
-            threads_per_block: 1024,
-            block: [1024, 1024, 64],
-            grid: [i32::MAX as u32, 65535, 65535],
-            shared_per_block: 48 << 10,
-            shared_per_block_optin: 227 << 10,
-            shared_per_sm: 228 << 10,
-            reserved_shared_per_block: 1 << 10,
-            registers_per_sm: 65536,
-            registers_per_thread: 255,
-            threads_per_sm: 2048,
-            blocks_per_sm: 32,
-            multiprocessors: 132,
-            portable_cluster: 8,
-            max_cluster: 16,
-            warp: 32,
+        match self {
+            Self::H200 => LIMITS_H200,
+            Self::Small => LIMITS_SMALL,
         }
     }
 
     /// The value of a device attribute that is the same for all devices of this profile.
     pub(crate) fn attribute(self, attribute: CUdevice_attribute) -> Option<i32> {
-        H200.binary_search_by_key(&attribute.0, |&(id, _)| id).ok().map(|at| H200[at].1)
+        let look = |table: &[(u32, i32)]| {
+            table.binary_search_by_key(&attribute.0, |&(id, _)| id).ok().map(|at| table[at].1)
+        };
+        match self {
+            Self::H200 => look(H200),
+            Self::Small => look(SMALL).or_else(|| look(H200)),
+        }
     }
 }
+
+const LIMITS_H200: Limits = Limits {
+    threads_per_block: 1024,
+    block: [1024, 1024, 64],
+    grid: [i32::MAX as u32, 65535, 65535],
+    shared_per_block: 48 << 10,
+    shared_per_block_optin: 227 << 10,
+    shared_per_sm: 228 << 10,
+    reserved_shared_per_block: 1 << 10,
+    registers_per_sm: 65536,
+    registers_per_thread: 255,
+    threads_per_sm: 2048,
+    blocks_per_sm: 32,
+    multiprocessors: 132,
+    portable_cluster: 8,
+    max_cluster: 16,
+    warp: 32,
+};
+
+const LIMITS_SMALL: Limits = Limits {
+    threads_per_block: 512,
+    block: [512, 512, 64],
+    grid: [65535, 65535, 65535],
+    shared_per_block: 16 << 10,
+    shared_per_block_optin: 16 << 10,
+    shared_per_sm: 17 << 10,
+    registers_per_sm: 32768,
+    threads_per_sm: 1024,
+    blocks_per_sm: 8,
+    multiprocessors: 2,
+    portable_cluster: 2,
+    max_cluster: 2,
+    ..LIMITS_H200
+};
 
 /// Limits of a device.
 #[derive(Clone, Copy, Debug)]
@@ -123,3 +166,47 @@ const H200: &[(u32, i32)] = &[
     (129, 1), (131, -1), (132, 1), (139, 590680286), (140, 415174878), (141, 1), (142, 1),
     (144, 1), (145, 1),
 ];
+
+/// Where the small device differs, in order.
+#[rustfmt::skip]
+const SMALL: &[(u32, i32)] = &[
+    (1, 512), (2, 512), (3, 512), (5, 65535), (8, 16384), (12, 32768), (16, 2), (39, 1024),
+    (78, 0), (81, 17408), (82, 32768), (97, 16384), (106, 8),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_say_what_launches_are_checked_against() {
+        for profile in [Profile::H200, Profile::Small] {
+            let limits = profile.limits();
+            for (number, limit) in [
+                (1, limits.threads_per_block),
+                (2, limits.block[0]),
+                (3, limits.block[1]),
+                (4, limits.block[2]),
+                (5, limits.grid[0]),
+                (6, limits.grid[1]),
+                (7, limits.grid[2]),
+                (8, limits.shared_per_block),
+                (10, limits.warp),
+                (12, limits.registers_per_sm),
+                (16, limits.multiprocessors),
+                (39, limits.threads_per_sm),
+                (81, limits.shared_per_sm),
+                (82, limits.registers_per_sm),
+                (97, limits.shared_per_block_optin),
+                (106, limits.blocks_per_sm),
+                (111, limits.reserved_shared_per_block),
+            ] {
+                assert_eq!(
+                    profile.attribute(CUdevice_attribute(number)),
+                    Some(limit as i32),
+                    "{profile:?} {number}"
+                );
+            }
+        }
+    }
+}

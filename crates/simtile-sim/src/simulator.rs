@@ -6,6 +6,7 @@ use crate::core::Core;
 use crate::engine::work::{GateState, Work};
 use crate::entry::Call;
 use crate::explore::Recording;
+use crate::lacks::Lacks;
 use crate::modules::{StandInCall, StandInError};
 use crate::profile::Profile;
 use crate::report::Report;
@@ -313,6 +314,18 @@ impl Builder {
     /// What the devices look like.
     pub fn profile(mut self, profile: Profile) -> Self {
         self.config.profile = profile;
+        self
+    }
+
+    /// What the devices lack of what their profile has.
+    pub fn without(mut self, lacks: Lacks) -> Self {
+        self.config.lacks = lacks;
+        self
+    }
+
+    /// The driver's version, as 1000 times the major and 10 times the minor number, from 12000 to 13000.
+    pub fn driver_version(mut self, version: i32) -> Self {
+        self.config.driver_version = version;
         self
     }
 

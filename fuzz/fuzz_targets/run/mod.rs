@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 /// The device that programs are loaded for.
 pub const TRAITS: DeviceTraits =
-    DeviceTraits { compute_capability: (9, 0), multiprocessors: 132, warp_size: 32 };
+    DeviceTraits { compute_capability: (9, 0), multiprocessors: 132, warp_size: 32, newest_ptx: (9, 0) };
 /// Steps of one thread or block.
 const STEPS: u64 = 100_000;
 /// Most bytes of a module's globals, and of a kernel's shared and local memory.

@@ -42,7 +42,9 @@ fn missing_symbol(cx: &Cx) -> Check {
     if let Some(simulator) = cx.simulator() {
         simulator.mask(&[Entry::cuMemsetD32Async, Entry::cuCtxGetLimit, Entry::cuEventElapsedTime]);
     }
-    let error = refused(core.context.stack_size(), &["cuCtxGetLimit", "CUDA 3.1", "CUDA 13.0"])?;
+    let (major, minor) = cx.driver_version()?;
+    let there = format!("CUDA {major}.{minor}");
+    let error = refused(core.context.stack_size(), &["cuCtxGetLimit", "CUDA 3.1", &there])?;
     let driver = error.driver_error();
     ensure!(driver.is_some_and(|error| error.is_missing_entry()), "{error:?}");
     let start = core.stream.record_timed_event()?;

@@ -5,6 +5,7 @@ use crate::ensure;
 use crate::frame::{Check, Cx};
 use simtile_core::{DeviceBuffer, LaunchArgs, LaunchError};
 use simtile_driver::Entry;
+use simtile_driver::sys::CUdevice_attribute;
 use simtile_types::LaunchConfig;
 
 crate::frame::registry::tests! { Core, "bad_launches";
@@ -48,11 +49,14 @@ fn zero_in_any_axis(cx: &Cx) -> Check {
 
 fn axis_beyond_its_limit(cx: &Cx) -> Check {
     let core = Core::new(cx)?;
+    let limit = |which| Ok::<_, crate::frame::Stop>(core.gpu.attribute(which)?.to_string());
+    let grid = limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?;
+    let block = limit(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X)?;
     for (grid_dim, block_dim, parts) in [
-        ((0x8000_0000, 1, 1), (1, 1, 1), ["grid x", "2147483648", "2147483647"]),
+        ((0x8000_0000, 1, 1), (1, 1, 1), ["grid x", "2147483648", grid.as_str()]),
         ((1, 65_536, 1), (1, 1, 1), ["grid y", "65536", "65535"]),
         ((1, 1, 65_536), (1, 1, 1), ["grid z", "65536", "65535"]),
-        ((1, 1, 1), (1025, 1, 1), ["block x", "1025", "1024"]),
+        ((1, 1, 1), (1025, 1, 1), ["block x", "1025", block.as_str()]),
         ((1, 1, 1), (1, 1, 65), ["block z", "65", "64"]),
     ] {
         refused_here(cx, &core, "empty", LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 }, &parts)?;
@@ -62,10 +66,12 @@ fn axis_beyond_its_limit(cx: &Cx) -> Check {
 
 fn too_many_threads(cx: &Cx) -> Check {
     let core = Core::new(cx)?;
+    let limit =
+        core.gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?.to_string();
     let config = LaunchConfig { block_dim: (64, 32, 1), ..ONE };
-    refused_here(cx, &core, "empty", config, &["2048", "1024"])?;
-    let config = LaunchConfig { block_dim: (1024, 1024, 64), ..ONE };
-    refused_here(cx, &core, "empty", config, &["67108864", "1024"])
+    refused_here(cx, &core, "empty", config, &["2048", &limit])?;
+    let config = LaunchConfig { block_dim: (512, 512, 64), ..ONE };
+    refused_here(cx, &core, "empty", config, &["16777216", &limit])
 }
 
 fn more_threads_than_the_kernel_allows(cx: &Cx) -> Check {

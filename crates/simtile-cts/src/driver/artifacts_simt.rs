@@ -11,26 +11,26 @@ use std::ffi::CStr;
 const CLUSTERS: Need = Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, "clusters");
 
 crate::frame::registry::tests! { Driver, "artifacts";
-    saxpy needs [Need::Capability(9, 0)] seeds 3,
+    saxpy needs [Need::Capability(9, 0), Need::ARTIFACTS] seeds 3,
     rust_saxpy_slice needs [Need::Capability(9, 0)] seeds 3,
-    reduce_shared needs [Need::Capability(9, 0)] seeds 3,
+    reduce_shared needs [Need::Capability(9, 0), Need::ARTIFACTS] seeds 3,
     rust_reduce_shared needs [Need::Capability(9, 0)] seeds 3,
-    warp_reduce needs [Need::Capability(9, 0)] seeds 3,
+    warp_reduce needs [Need::Capability(9, 0), Need::ARTIFACTS] seeds 3,
     rust_warp_reduce needs [Need::Capability(9, 0)] seeds 3,
-    histogram needs [Need::Capability(9, 0)] seeds 3,
+    histogram needs [Need::Capability(9, 0), Need::ARTIFACTS] seeds 3,
     rust_histogram needs [Need::Capability(9, 0)] seeds 3,
-    dyn_shared needs [Need::Capability(9, 0)] seeds 3,
+    dyn_shared needs [Need::Capability(9, 0), Need::ARTIFACTS] seeds 3,
     rust_dyn_shared needs [Need::Capability(9, 0)] seeds 3,
-    sgemm_tiled needs [Need::Capability(9, 0)] seeds 3,
+    sgemm_tiled needs [Need::Capability(9, 0), Need::ARTIFACTS] seeds 3,
     rust_sgemm16 needs [Need::Capability(9, 0)] seeds 3,
     rust_cas_loop needs [Need::Capability(9, 0)] seeds 3,
-    hello needs [Need::Capability(9, 0)],
+    hello needs [Need::Capability(9, 0), Need::ARTIFACTS],
     rust_hello needs [Need::Capability(9, 0)],
-    grid_sync needs [Need::Capability(9, 0)] seeds 3,
-    cluster_dsm needs [Need::Capability(9, 0), CLUSTERS] seeds 3,
-    async_copy needs [Need::Capability(9, 0)] seeds 3,
-    bulk_copy needs [Need::Capability(9, 0)] seeds 3,
-    wmma16 needs [Need::Capability(9, 0)] seeds 3,
+    grid_sync needs [Need::Capability(9, 0), Need::ARTIFACTS] seeds 3,
+    cluster_dsm needs [Need::Capability(9, 0), Need::ARTIFACTS, CLUSTERS] seeds 3,
+    async_copy needs [Need::Capability(9, 0), Need::ARTIFACTS] seeds 3,
+    bulk_copy needs [Need::Capability(9, 0), Need::ARTIFACTS] seeds 3,
+    wmma16 needs [Need::Capability(9, 0), Need::ARTIFACTS] seeds 3,
 }
 
 /// A device, a stream and one entry of an artifact.
@@ -224,6 +224,11 @@ fn product(a: &[f32], b: &[f32], m: usize, n: usize, k: usize) -> Vec<f32> {
 
 fn products(cx: &Cx, file: &str, entry: &CStr, tile: u32) -> Check {
     let kernel = Kernel::new(cx, file, entry)?;
+    let most = kernel.gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
+    if i64::from(most) < i64::from(tile * tile) {
+        let reason = format!("needs blocks of {} threads, the device has {most} at most", tile * tile);
+        return Err(Stop::unsupported(reason));
+    }
     let mut random = cx.random(15);
     let some = |random: &mut Random| 1 + random.below(90) as u32;
     for (m, n, k) in
@@ -287,7 +292,11 @@ fn rust_hello(cx: &Cx) -> Check {
 fn grid_sync(cx: &Cx) -> Check {
     let kernel = Kernel::new(cx, "ptx/grid_sync.ptx", c"grid_sync")?;
     let mut random = cx.random(17);
-    for (grid, block) in [(32u32, 256u32), (5, 64)] {
+    let mut each = 0;
+    ok!(cx, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut each, kernel.function, 256, 0))?;
+    let processors = kernel.gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let most = u32::try_from(each * processors).map_err(Stop::fail)?;
+    for (grid, block) in [(most.min(32), 256u32), (5, 64)] {
         let n = grid * block - random.below(u64::from(block)) as u32;
         let a: Vec<f32> = (0..n).map(|_| random.below(100) as f32).collect();
         let (da, db) = (kernel.gpu.upload(&a)?, kernel.gpu.zeroed(n as usize * 4)?);

@@ -2,17 +2,17 @@
 
 use super::artifacts_simt::close;
 use crate::artifacts;
-use crate::frame::{Check, Cx, Random, Stop, same};
+use crate::frame::{Check, Cx, Need, Random, Stop, same};
 use crate::gpu::{Args, Gpu, Shape};
 use simtile_driver::sys::*;
 use std::ffi::CStr;
 
 crate::frame::registry::tests! { Driver, "artifacts_tile";
-    rs_vadd_f32 seeds 3,
-    rs_softmax_f32 seeds 3,
-    rs_gemm_f16 seeds 3,
-    python_vadd_f32 seeds 3,
-    python_softmax_f32 seeds 3,
+    rs_vadd_f32 needs [Need::ARTIFACTS] seeds 3,
+    rs_softmax_f32 needs [Need::ARTIFACTS] seeds 3,
+    rs_gemm_f16 needs [Need::ARTIFACTS] seeds 3,
+    python_vadd_f32 needs [Need::ARTIFACTS] seeds 3,
+    python_softmax_f32 needs [Need::ARTIFACTS] seeds 3,
 }
 
 struct Kernel<'a> {

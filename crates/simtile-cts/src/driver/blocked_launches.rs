@@ -1,7 +1,7 @@
 //! What else stops while one launch waits for a place on a full stream A (driver-facts, *Queues and blocking*).
 
 use super::blocking::{blocks, none_blocks, ready_kernel, settled};
-use crate::frame::{Check, Cx, Stop, threads};
+use crate::frame::{Check, Cx, Need, Stop, threads};
 use crate::gpu::{Args, Gpu, Shape};
 use crate::{cu, ensure, kernels, ok};
 use simtile_driver::sys::*;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 crate::frame::registry::tests! { Driver, "blocked_launches";
     record_on_the_full_stream,
     wait_on_the_full_stream,
-    free_on_the_full_stream,
+    free_on_the_full_stream needs [Need::POOLS],
     query_of_the_full_stream,
     creating_an_event,
     destroying_an_event,
@@ -19,7 +19,7 @@ crate::frame::registry::tests! { Driver, "blocked_launches";
     pinned_memory,
     module_load,
     host_function_on_another_stream,
-    everything_else_goes_on,
+    everything_else_goes_on needs [Need::POOLS],
 }
 
 /// More than a stream takes.
@@ -32,19 +32,15 @@ struct Full<'a> {
     other: CUstream,
     empty: CUfunction,
     event: CUevent,
-    memory: CUdeviceptr,
 }
 
 impl<'a> Full<'a> {
     fn new(cx: &'a Cx) -> Check<Self> {
         let gpu = Gpu::new(cx)?;
         let (full, other, empty, event) = (gpu.stream()?, gpu.stream()?, ready_kernel(&gpu)?, gpu.event()?);
-        let mut memory = 0;
-        ok!(cx, cuMemAllocAsync(&mut memory, 4096, other))?;
-        gpu.sync(other)?;
         ok!(cx, cuEventRecord(event, full))?;
         gpu.finishes(event, "an event on an idle stream")?;
-        Ok(Self { gpu, full, other, empty, event, memory })
+        Ok(Self { gpu, full, other, empty, event })
     }
 
     /// Runs `meanwhile` while a launch of another thread waits for a place on the full stream. It is handed what opens
@@ -100,7 +96,10 @@ fn wait_on_the_full_stream(cx: &Cx) -> Check {
 
 fn free_on_the_full_stream(cx: &Cx) -> Check {
     let full = Full::new(cx)?;
-    full.stops(|| ok!(cx, cuMemFreeAsync(full.memory, full.full)))
+    let mut memory = 0;
+    ok!(cx, cuMemAllocAsync(&mut memory, 4096, full.other))?;
+    full.gpu.sync(full.other)?;
+    full.stops(|| ok!(cx, cuMemFreeAsync(memory, full.full)))
 }
 
 fn query_of_the_full_stream(cx: &Cx) -> Check {

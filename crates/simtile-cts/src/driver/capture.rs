@@ -1,6 +1,6 @@
 //! Stream capture: what it takes, and what ends it. The codes are measured (driver-facts, *Capture*).
 
-use crate::frame::{Check, Cx, Stop, threads};
+use crate::frame::{Check, Cx, Need, Stop, threads};
 use crate::gpu::{Args, Gpu, Shape};
 use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
@@ -14,7 +14,7 @@ crate::frame::registry::tests! { Driver, "capture";
     forks_and_joins_become_edges,
     forks_have_to_join,
     graph_launches_kill,
-    foreign_frees_are_refused,
+    foreign_frees_are_refused needs [Need::POOLS],
     earlier_events_can_be_queried,
     global_mode_forbids_unsafe_calls_everywhere,
     the_legacy_stream_would_join,

@@ -87,13 +87,14 @@ fn attributes_are_consistent(cx: &Cx) -> Check {
     let get = |attribute| cx.attribute(0, attribute);
     ensure_eq!(get(Attr::CU_DEVICE_ATTRIBUTE_WARP_SIZE)?, 32, "warp size");
     let threads = get(Attr::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
-    ensure_eq!(threads, 1024, "threads per block");
+    ensure!([512, 1024].contains(&threads), "threads per block: {threads}");
     ensure!(
         get(Attr::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X)? <= threads,
         "block width beyond threads per block"
     );
     ensure_eq!(get(Attr::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)?, 64, "block depth");
-    ensure_eq!(get(Attr::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?, i32::MAX, "grid width");
+    let width = get(Attr::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?;
+    ensure!([65535, i32::MAX].contains(&width), "grid width {width}");
     ensure_eq!(get(Attr::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y)?, 65535, "grid height");
     ensure_eq!(get(Attr::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)?, 65535, "grid depth");
     let (major, minor) = cx.capability()?;

@@ -1,6 +1,6 @@
 //! Graphs: building, instantiating, launching, changing.
 
-use crate::frame::{Check, Cx, threads};
+use crate::frame::{Check, Cx, Need, threads};
 use crate::gpu::{Args, Gpu, SOON, Shape};
 use crate::{code, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
@@ -16,7 +16,7 @@ crate::frame::registry::tests! { Driver, "graphs";
     updates,
     clones_children_and_disabled_nodes,
     event_nodes,
-    memory_nodes,
+    memory_nodes needs [Need::POOLS],
     user_objects,
     pictures_and_flags,
 }

@@ -1,6 +1,6 @@
 //! Host functions in streams.
 
-use crate::frame::{Check, Cx, threads};
+use crate::frame::{Check, Cx, Need, threads};
 use crate::gpu::{A_WHILE, Args, Gpu, Shape};
 use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::Driver;
@@ -13,7 +13,7 @@ crate::frame::registry::tests! { Driver, "host_functions";
     sees_the_work_before_it,
     work_behind_it_waits,
     other_streams_go_on,
-    calls_inside,
+    calls_inside needs [Need::POOLS],
     null_function,
 }
 

@@ -1,6 +1,6 @@
 //! Plain launches: geometry, arguments, memory of each kind.
 
-use crate::frame::{Check, Cx, same};
+use crate::frame::{Check, Cx, Stop, same};
 use crate::gpu::{Args, Gpu, Shape};
 use crate::{code, ensure, ensure_eq, kernels, ok};
 use simtile_driver::sys::*;
@@ -64,12 +64,13 @@ fn largest_block(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let stream = gpu.stream()?;
     let geometry = gpu.kernel(c"geometry")?;
-    for block in [[1024, 1, 1], [1, 1024, 1], [16, 1, 64], [32, 32, 1]] {
+    let most = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)? as u32;
+    for block in [[most, 1, 1], [1, most, 1], [most / 64, 1, 64], [32, most / 32, 1]] {
         let out = gpu.zeroed(4096)?;
         gpu.launch(geometry, Shape { grid: [1; 3], block, shared: 0 }, stream, &Args::new().with(out))?;
         gpu.sync(stream)?;
-        let expected: Vec<u32> = (1..=1024).collect();
-        same(&format!("block {block:?}"), &gpu.read::<u32>(out, 1024)?, &expected)?;
+        let expected: Vec<u32> = (1..=most).collect();
+        same(&format!("block {block:?}"), &gpu.read::<u32>(out, most as usize)?, &expected)?;
     }
     Ok(())
 }
@@ -80,6 +81,12 @@ fn wide_grid(cx: &Cx) -> Check {
     let geometry = gpu.kernel(c"geometry")?;
     // Beyond the 65535 that the other two axes allow.
     let n = 70_001;
+    let widest = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?;
+    if widest < n as i32 {
+        return Err(Stop::unsupported(format!(
+            "the device's grids have at most {widest} blocks on the first axis"
+        )));
+    }
     let out = gpu.zeroed(n * 4)?;
     gpu.launch(geometry, Shape::of(n as u32, 1), stream, &Args::new().with(out))?;
     gpu.sync(stream)?;
@@ -201,7 +208,8 @@ fn dynamic_shared_memory(cx: &Cx) -> Check {
     let stream = gpu.stream()?;
     let function = gpu.kernel(c"dynamic_shared")?;
     let out = gpu.zeroed(4)?;
-    for bytes in [4u32, 100, 48 << 10] {
+    let most = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)? as u32;
+    for bytes in [4u32, 100, most] {
         let shape = Shape::ONE.with_shared(bytes);
         gpu.launch(function, shape, stream, &Args::new().with(out).with(bytes))?;
         gpu.sync(stream)?;
@@ -255,7 +263,8 @@ fn static_shared_memory(cx: &Cx) -> Check {
     let stream = gpu.stream()?;
     let function = gpu.kernel(c"static_shared")?;
     let out = gpu.zeroed(4)?;
-    for threads in [1, 32, 100, 1024] {
+    let most = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)? as u32;
+    for threads in [1, 32, 100, most] {
         gpu.launch(function, Shape::of(1, threads), stream, &Args::new().with(out))?;
         gpu.sync(stream)?;
         ensure_eq!(gpu.word(out)?, threads, "threads counted in shared memory");

@@ -24,6 +24,7 @@ mod graphs;
 mod green_contexts;
 mod host_functions;
 mod init;
+mod ipc;
 mod launch_attributes;
 mod launch_errors;
 mod launches;
@@ -32,6 +33,7 @@ mod memory_2d;
 mod memory_host;
 mod module_functions;
 mod modules;
+mod multicast;
 mod order;
 mod peer;
 mod pointers;
@@ -42,6 +44,8 @@ mod stalls;
 mod streams;
 mod values;
 mod vmm;
+
+pub(crate) use launch_attributes::largest_cluster;
 
 use crate::frame::Test;
 
@@ -59,6 +63,8 @@ pub const FAMILIES: &[&[Test]] = &[
     pointers::TESTS,
     pools::TESTS,
     vmm::TESTS,
+    multicast::TESTS,
+    ipc::TESTS,
     peer::TESTS,
     modules::TESTS,
     module_functions::TESTS,

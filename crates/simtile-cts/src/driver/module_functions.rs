@@ -37,7 +37,8 @@ fn attributes(cx: &Cx) -> Check {
     let module = gpu.module(kernels::BASIC)?;
     let empty = gpu.function(module, c"empty")?;
     let get = |function, what| attribute(&gpu, function, what);
-    ensure_eq!(get(empty, Attr::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?, 1024, "threads per block");
+    let most = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
+    ensure_eq!(get(empty, Attr::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?, most, "threads per block");
     ensure_eq!(get(empty, Attr::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?, 0, "static shared memory of none");
     ensure_eq!(get(empty, Attr::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?, 0, "local memory of none");
     let registers = get(empty, Attr::CU_FUNC_ATTRIBUTE_NUM_REGS)?;
@@ -55,7 +56,7 @@ fn attributes(cx: &Cx) -> Check {
     );
     ensure_eq!(
         get(empty, Attr::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)?,
-        48 << 10,
+        gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
         "dynamic shared memory without opt-in"
     );
     Ok(())
@@ -65,7 +66,8 @@ fn attributes_of_restricted_kernels(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let module = gpu.module(kernels::BASIC)?;
     // `.maxntid` bounds the attribute, `.reqntid` does not.
-    for (name, most) in [(c"at_most_64", 64), (c"exactly_32_2", 1024)] {
+    let all = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
+    for (name, most) in [(c"at_most_64", 64), (c"exactly_32_2", all)] {
         let threads =
             attribute(&gpu, gpu.function(module, name)?, Attr::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
         ensure_eq!(threads, most, "threads per block of {name:?}");
@@ -186,9 +188,12 @@ fn kernel_attributes(cx: &Cx) -> Check {
     ok!(cx, cuKernelGetAttribute(&mut value, Attr::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel, gpu.device))?;
     ensure_eq!(value, 1024, "static shared memory of a kernel");
     let what = Attr::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-    ok!(cx, cuKernelSetAttribute(what, 60_000, kernel, gpu.device))?;
+    // The block's own 1 KiB is not for it.
+    let most = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+    let some = (most - 1024).min(60_000);
+    ok!(cx, cuKernelSetAttribute(what, some, kernel, gpu.device))?;
     ok!(cx, cuKernelGetAttribute(&mut value, what, kernel, gpu.device))?;
-    ensure_eq!(value, 60_000, "dynamic shared memory limit of a kernel");
+    ensure_eq!(value, some, "dynamic shared memory limit of a kernel");
     ok!(cx, cuKernelSetCacheConfig(kernel, CUfunc_cache::CU_FUNC_CACHE_PREFER_SHARED, gpu.device))
 }
 
@@ -215,7 +220,8 @@ fn occupancy(cx: &Cx) -> Check {
     let threads = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?;
     let blocks = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR)?;
     // An empty kernel is bounded by threads and blocks alone.
-    for size in [32, 64, 256, 1024] {
+    let most = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
+    for size in [32, 64, 256, most] {
         ensure_eq!(
             active(&gpu, empty, size, 0)?,
             (threads / size).min(blocks),
@@ -235,8 +241,13 @@ fn occupancy(cx: &Cx) -> Check {
     )?;
     ensure_eq!(with_flags, active(&gpu, empty, 256, 0)?, "the same with flags");
     // Shared memory bounds: twice as much, at most half as many blocks.
-    let (some, more) = (active(&gpu, empty, 32, 16 << 10)?, active(&gpu, empty, 32, 40 << 10)?);
-    ensure!(0 < more && more <= some, "{some} blocks with 16 KiB, {more} with 40 KiB of shared memory");
+    let room = gpu.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?;
+    let (little, much) = (room as usize / 3, room as usize / 6 * 5);
+    let (some, more) = (active(&gpu, empty, 32, little)?, active(&gpu, empty, 32, much)?);
+    ensure!(
+        0 < more && more <= some,
+        "{some} blocks with {little} bytes, {more} with {much} of shared memory"
+    );
     Ok(())
 }
 

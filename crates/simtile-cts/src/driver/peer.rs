@@ -14,8 +14,8 @@ crate::frame::registry::tests! { Driver, "peer";
     copies_between_devices_follow_the_stream needs [TWO],
     stream_waits_for_the_other_devices_event needs [TWO],
     event_of_the_other_device_is_refused needs [TWO],
-    pool_memory_freed_on_the_other_devices_stream needs [TWO],
-    copies_of_pool_memory_between_devices needs [TWO],
+    pool_memory_freed_on_the_other_devices_stream needs [TWO, Need::POOLS],
+    copies_of_pool_memory_between_devices needs [TWO, Need::POOLS],
 }
 
 /// Both devices, the first one current.

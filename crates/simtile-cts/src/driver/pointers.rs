@@ -13,7 +13,7 @@ crate::frame::registry::tests! { Driver, "pointers";
     inner_addresses,
     pinned_memory,
     managed_memory needs [Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, "managed memory")],
-    pool_memory,
+    pool_memory needs [Need::POOLS],
     buffer_ids_are_never_used_again,
     strangers,
     freed_memory,

@@ -3,7 +3,7 @@
 //! A second thread submits while streams are gated; the count is read once it has stood still for a while.
 
 use super::blocking::{blocks, ready_kernel, settled};
-use crate::frame::{Check, Cx, Stop, threads};
+use crate::frame::{Check, Cx, Need, Stop, threads};
 use crate::gpu::{Args, Gate, Gpu, Shape};
 use crate::{ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
@@ -15,7 +15,7 @@ crate::frame::registry::tests! { Driver, "queue";
     copies_count,
     graph_launches_count,
     written_values_count,
-    records_waits_and_host_functions_do_not_count,
+    records_waits_and_host_functions_do_not_count needs [Need::POOLS],
     a_context_has_room_for_8_streams,
     a_context_has_room_for_no_more_on_32_streams,
     a_context_has_room_for_no_more_on_100_streams,

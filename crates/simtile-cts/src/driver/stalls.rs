@@ -2,7 +2,7 @@
 //! *Queues and blocking*: whole-context stalls, local memory).
 
 use super::blocking::{HostHold, STILL, blocks, none_blocks, ready_kernel, set_within};
-use crate::frame::{Check, Cx, Stop, threads};
+use crate::frame::{Check, Cx, Need, Stop, threads};
 use crate::gpu::{Args, Gpu, Shape};
 use crate::{ensure, kernels, ok};
 use simtile_driver::sys::*;
@@ -21,7 +21,7 @@ crate::frame::registry::tests! { Driver, "stalls";
     pending_waits_for_events_count,
     pending_waits_for_values_count,
     pending_host_functions_count,
-    the_rest_does_not_wait,
+    the_rest_does_not_wait needs [Need::POOLS],
     a_raised_stack_limit_spares_the_first_launch,
     a_launch_before_spares_the_next,
 }

@@ -27,7 +27,7 @@ crate::frame::registry::tests! { Driver, "vmm";
     file_descriptor_round_trip needs [VMM, Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, "file descriptors for memory")],
 }
 
-fn property(device: CUdevice, handle: CUmemAllocationHandleType) -> CUmemAllocationProp {
+pub(super) fn property(device: CUdevice, handle: CUmemAllocationHandleType) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
         requestedHandleTypes: handle,

@@ -50,6 +50,16 @@ impl Cx {
         Random(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt.wrapping_mul(0xd1b5_4a32_d192_ed03))
     }
 
+    /// The CUDA version that the driver says it has, major and minor.
+    ///
+    /// # Errors
+    /// [`Stop`] if it does not say.
+    pub fn driver_version(&self) -> Check<(i32, i32)> {
+        let mut version = 0;
+        ok!(self, cuDriverGetVersion(&mut version))?;
+        Ok((version / 1000, version % 1000 / 10))
+    }
+
     /// How many devices there are. Initialises the driver.
     ///
     /// # Errors
@@ -115,6 +125,15 @@ impl Cx {
                     self.devices()?;
                     if self.attribute(0, attribute)? == 0 {
                         return Err(Stop::unsupported(format!("device 0 has no {what}")));
+                    }
+                }
+                Need::Driver(major, minor, what) => {
+                    let there = self.driver_version()?;
+                    if there < (major, minor) {
+                        return Err(Stop::unsupported(format!(
+                            "needs a driver of CUDA {major}.{minor} for {what}, this one is of {}.{}",
+                            there.0, there.1
+                        )));
                     }
                 }
                 Need::Simulator(why) => {

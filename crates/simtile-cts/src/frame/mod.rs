@@ -15,4 +15,4 @@ pub use capture::printed;
 pub use context::{Cx, Random};
 pub use outcome::{Check, Outcome, Stop, has_code, returned, same, succeeded};
 pub use registry::{Layer, Need, PROMISES, Test};
-pub use target::{Seeds, Target};
+pub use target::{Mask, Seeds, Target};

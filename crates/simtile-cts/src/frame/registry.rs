@@ -38,8 +38,18 @@ pub enum Need {
     Capability(i32, i32),
     /// A non-zero attribute of device 0, and what it stands for.
     Attribute(CUdevice_attribute, &'static str),
+    /// At least this version of CUDA in the driver, and what for.
+    Driver(i32, i32, &'static str),
     /// A simulated driver in this process, because CUDA leaves the behaviour undefined; why.
     Simulator(&'static str),
+}
+
+impl Need {
+    /// Stream-ordered memory.
+    pub const POOLS: Self =
+        Self::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, "memory pools");
+    /// A driver that takes the PTX and the Tile bytecode of `artifacts/`.
+    pub const ARTIFACTS: Self = Self::Driver(13, 0, "what the artifacts are written in");
 }
 
 /// One test.

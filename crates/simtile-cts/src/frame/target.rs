@@ -2,7 +2,7 @@
 
 use simtile_driver::Driver;
 use simtile_driver::cuda::LoadError;
-use simtile_sim::{Mode, Simulator};
+use simtile_sim::{Builder, Lacks, Mode, Profile, Simulator};
 use std::path::PathBuf;
 
 /// Which seeds an exploration tries.
@@ -20,6 +20,49 @@ impl Default for Seeds {
     }
 }
 
+/// How a masked simulator is less than the others. They run one thing at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// No stream-ordered memory.
+    NoPools,
+    /// No virtual memory management.
+    NoVmm,
+    /// No clusters of blocks.
+    NoClusters,
+    /// Small limits, and 256 MiB of memory.
+    Small,
+    /// A driver of CUDA 12.0: what came later is not there.
+    Driver12,
+}
+
+impl Mask {
+    /// Every mask.
+    pub const ALL: &[Self] = &[Self::NoPools, Self::NoVmm, Self::NoClusters, Self::Small, Self::Driver12];
+
+    /// The name of the driver.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoPools => "sim-no-pools",
+            Self::NoVmm => "sim-no-vmm",
+            Self::NoClusters => "sim-no-clusters",
+            Self::Small => "sim-small-limits",
+            Self::Driver12 => "sim-driver-12.0",
+        }
+    }
+
+    fn apply(self, builder: Builder) -> Builder {
+        let mut lacks = Lacks::NOTHING;
+        match self {
+            Self::NoPools => lacks.pools = true,
+            Self::NoVmm => lacks.vmm = true,
+            Self::NoClusters => lacks.clusters = true,
+            Self::Small => return builder.profile(Profile::Small).memory(256 << 20),
+            Self::Driver12 => return builder.driver_version(12000),
+        }
+        builder.without(lacks)
+    }
+}
+
 /// A driver by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -29,6 +72,8 @@ pub enum Target {
     SimFifo,
     /// Simulated, under exploration: each test with these seeds, which decide who runs when.
     SimExplore(Seeds),
+    /// Simulated, with less than the others.
+    SimMasked(Mask),
     /// NVIDIA's driver.
     Cuda,
     /// A driver library by path.
@@ -43,7 +88,10 @@ impl Target {
             "sim-fifo" => Self::SimFifo,
             "sim-explore" => Self::SimExplore(Seeds::default()),
             "cuda" => Self::Cuda,
-            path => Self::Path(path.into()),
+            other => match Mask::ALL.iter().find(|mask| mask.name() == other) {
+                Some(mask) => Self::SimMasked(*mask),
+                None => Self::Path(other.into()),
+            },
         }
     }
 
@@ -53,6 +101,7 @@ impl Target {
             Self::SimFast => "sim-fast".into(),
             Self::SimFifo => "sim-fifo".into(),
             Self::SimExplore(_) => "sim-explore".into(),
+            Self::SimMasked(mask) => mask.name().into(),
             Self::Cuda => "cuda".into(),
             Self::Path(path) => path.display().to_string(),
         }
@@ -60,7 +109,7 @@ impl Target {
 
     /// Whether each test gets a simulator of its own in this process.
     pub const fn is_simulator(&self) -> bool {
-        matches!(self, Self::SimFast | Self::SimFifo | Self::SimExplore(_))
+        matches!(self, Self::SimFast | Self::SimFifo | Self::SimExplore(_) | Self::SimMasked(_))
     }
 
     /// A driver for one test: a fresh simulator, or the process's library.
@@ -70,18 +119,17 @@ impl Target {
     pub fn open(&self, devices: u32, seed: u64) -> Result<(Driver, Option<Simulator>), LoadError> {
         let mode = match self {
             Self::SimFast => Mode::Fast,
-            Self::SimFifo => Mode::Fifo,
+            Self::SimFifo | Self::SimMasked(_) => Mode::Fifo,
             Self::SimExplore(_) => Mode::Explore,
             Self::Cuda => return Ok((Driver::cuda()?, None)),
             Self::Path(path) => return Ok((Driver::open(path)?, None)),
         };
-        let simulator = Simulator::builder()
-            .devices(devices.max(1))
-            .mode(mode)
-            .seed(seed)
-            .capture_printf()
-            .quiet()
-            .build();
+        let mut builder =
+            Simulator::builder().devices(devices.max(1)).mode(mode).seed(seed).capture_printf().quiet();
+        if let Self::SimMasked(mask) = self {
+            builder = mask.apply(builder);
+        }
+        let simulator = builder.build();
         Ok((simulator.driver(), Some(simulator)))
     }
 }

@@ -31,6 +31,8 @@ impl Refusal {
 /// Longest image that is read: a wrong header must not run away through memory.
 const MOST_BYTES: usize = 1 << 30;
 const TILE_MAGIC: [u8; 8] = *b"\x7fTileIR\0";
+/// The newest PTX of the first driver that takes Tile bytecode.
+const OLDEST_WITH_TILE: (u32, u32) = (9, 0);
 /// Name of the section with host code, which only Tile cubins have.
 const TILE_SECTION: &[u8] = b"\0.nv.host\0";
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
@@ -204,6 +206,12 @@ fn parse(
     stand_ins: &super::StandIns,
 ) -> Result<Arc<dyn Program>, Refusal> {
     if image.starts_with(&TILE_MAGIC) {
+        if traits.newest_ptx < OLDEST_WITH_TILE {
+            return Err(Refusal::new(
+                CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
+                "a driver older than 13.0 takes no Tile bytecode",
+            ));
+        }
         return crate::modules::load_tile(image, traits)
             .map_err(|fault| refusal(&fault, CUresult::CUDA_ERROR_INVALID_IMAGE));
     }

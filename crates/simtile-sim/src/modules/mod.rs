@@ -169,7 +169,7 @@ impl Modules {
         library: Option<(CUlibrary, &[Settings])>,
     ) -> Res<CUmodule> {
         let globals = place(core, context.device, &*program)?;
-        let loaded = Arc::new(Loaded { program, globals, traits: core.profile.traits() });
+        let loaded = Arc::new(Loaded { program, globals, traits: core.traits() });
         let limits = core.profile.limits();
         let mut tables = self.tables.lock();
         let module = Module {

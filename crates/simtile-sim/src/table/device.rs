@@ -55,6 +55,10 @@ entries! {
             return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
         }
         let device = call.core.device(device)?;
+        let config = &call.core.config;
+        if let Some(lacking) = config.lacks.attribute(attribute, config.driver_version)? {
+            return value.set(lacking);
+        }
         value.set(match attribute {
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => bus(device),
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID

@@ -39,7 +39,7 @@ entries! {
     }
 
     fn cuDriverGetVersion(call, version: *mut c_int) {
-        version.set(call.core.profile.driver_version())
+        version.set(call.core.config.driver_version.min(call.core.profile.driver_version()))
     }
 
     fn cuGetErrorName(_call, error: CUresult, text_out: *mut *const c_char) {

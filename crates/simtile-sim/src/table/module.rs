@@ -126,7 +126,7 @@ pub(super) fn program_of(
     let log = JitLog::parse(count, options, values)?;
     let start = time::now();
     let core = call.core;
-    let result = bytes.and_then(|bytes| image::load(bytes, core.profile.traits(), &core.modules.stand_ins));
+    let result = bytes.and_then(|bytes| image::load(bytes, core.traits(), &core.modules.stand_ins));
     let millis = (time::now() - start).as_secs_f32() * 1e3;
     match result {
         Ok(program) => {

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 pub const H200: DeviceTraits =
-    DeviceTraits { compute_capability: (9, 0), multiprocessors: 132, warp_size: 32 };
+    DeviceTraits { compute_capability: (9, 0), multiprocessors: 132, warp_size: 32, newest_ptx: (9, 0) };
 
 /// Every file of `artifacts/ptx`.
 pub const FILES: &[(&str, &str)] = &[

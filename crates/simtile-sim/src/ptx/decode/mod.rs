@@ -158,10 +158,11 @@ fn unsupported(line: u32, what: impl Into<String>) -> LoadFault {
 
 /// Whether the device runs this module; the architecture it was written for.
 fn check_target(module: &Module, traits: &DeviceTraits) -> Result<u32> {
-    if module.version > NEWEST {
+    let newest = traits.newest_ptx.min(NEWEST);
+    if module.version > newest {
         return Err(LoadFault::Version {
             found: format!("PTX {}.{}", module.version.0, module.version.1),
-            supported: format!("PTX up to {}.{}", NEWEST.0, NEWEST.1),
+            supported: format!("PTX up to {}.{}", newest.0, newest.1),
         });
     }
     let (major, minor) = traits.compute_capability;

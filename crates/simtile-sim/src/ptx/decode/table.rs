@@ -8,7 +8,8 @@ use super::isa::opcodes;
 use crate::exec::{DeviceTraits, LoadFault};
 use std::collections::BTreeSet;
 
-const TRAITS: DeviceTraits = DeviceTraits { compute_capability: (9, 0), multiprocessors: 132, warp_size: 32 };
+const TRAITS: DeviceTraits =
+    DeviceTraits { compute_capability: (9, 0), multiprocessors: 132, warp_size: 32, newest_ptx: (9, 0) };
 
 /// A line of `forms.txt`.
 struct Family {

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::AtomicBool;
 
 pub(super) const TRAITS: DeviceTraits =
-    DeviceTraits { compute_capability: (9, 0), multiprocessors: 132, warp_size: 32 };
+    DeviceTraits { compute_capability: (9, 0), multiprocessors: 132, warp_size: 32, newest_ptx: (9, 0) };
 
 /// A kernel argument.
 #[derive(Clone, Copy)]
