@@ -1,7 +1,7 @@
 //! The frame itself: what it says about tests that fail, panic or hang, and that the list of tests is in order.
 
 use simtile_cts::frame::report::{Report, Totals};
-use simtile_cts::frame::{Check, Cx, Layer, Need, PROMISES, Stop, Target, Test, run};
+use simtile_cts::frame::{Check, Cx, Layer, Mask, Need, PROMISES, Stop, Target, Test, expected, run};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -93,6 +93,20 @@ fn a_report_is_one_object_of_json() {
 fn a_driver_that_is_not_there_fails_every_test() {
     let report = run::execute(&PASSES, &Target::Path("/no/such/libcuda.so".into()));
     assert!(report.outcome == "fail" && report.reason.contains("/no/such/libcuda.so"), "{}", report.reason);
+}
+
+#[test]
+fn counts_are_committed_for_every_simulated_driver() {
+    let committed = expected::committed().unwrap();
+    let all = simtile_cts::tests().count();
+    let masked = Mask::ALL.iter().map(|&mask| Target::SimMasked(mask));
+    for target in [Target::SimFast, Target::SimFifo].into_iter().chain(masked) {
+        let counts =
+            committed.get(&target.name()).unwrap_or_else(|| panic!("no counts for {}", target.name()));
+        // Nothing is left out: what does not pass is unsupported, and says why when it runs.
+        assert_eq!(counts.passed + counts.unsupported, all, "{}", target.name());
+        assert_eq!(Target::parse(&target.name()), target);
+    }
 }
 
 #[test]

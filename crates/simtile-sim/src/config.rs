@@ -45,7 +45,7 @@ impl Default for Checks {
 
 /// Settings of a simulated driver.
 ///
-/// As text: `devices=2,mode=fifo,seed=7,check=all,profile=h200,memory=4GiB,steps=1000000,workers=2`.
+/// As text: `devices=2,mode=fifo,seed=7,check=all,profile=h200,without=pools+vmm,driver=12.4,memory=4GiB,steps=1000000,workers=2`.
 /// Keys that are left out keep their defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -103,6 +103,7 @@ impl Core {
             policy: engine::policy::of(&config),
             workers: 0,
             workers_started: 0,
+            starting: 0,
             idle: 0,
             polling: false,
             waiting: 0,

@@ -102,7 +102,7 @@ fn attributes_are_consistent(cx: &Cx) -> Check {
     let per_block = get(Attr::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?;
     let opt_in = get(Attr::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
     let per_sm = get(Attr::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?;
-    ensure_eq!(per_block, 48 << 10, "shared memory per block without opt-in");
+    ensure!([16 << 10, 48 << 10].contains(&per_block), "shared memory per block without opt-in: {per_block}");
     ensure!(per_block <= opt_in && opt_in <= per_sm, "shared memory {per_block} / {opt_in} / {per_sm}");
     let sms = get(Attr::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     ensure!(sms > 0, "{sms} multiprocessors");

@@ -85,25 +85,26 @@ fn loading_a_module(cx: &Cx) -> Check {
     stops_everything(&gpu, || gpu.module(kernels::BASIC).map(drop))
 }
 
+/// Up to its first function: an H200 puts the library into the context only then.
 fn loading_a_library(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     stops_everything(&gpu, || {
-        let mut library = CUlibrary::NULL;
-        let nothing = std::ptr::null_mut();
-        let none = std::ptr::null_mut();
+        let (mut library, mut kernel, mut function) = (CUlibrary::NULL, CUkernel::NULL, CUfunction::NULL);
         ok!(
             cx,
             cuLibraryLoadData(
                 &mut library,
                 kernels::BASIC.as_ptr().cast(),
                 std::ptr::null_mut(),
-                none,
+                std::ptr::null_mut(),
                 0,
                 std::ptr::null_mut(),
-                nothing,
+                std::ptr::null_mut(),
                 0
             )
-        )
+        )?;
+        ok!(cx, cuLibraryGetKernel(&mut kernel, library, c"store_one".as_ptr()))?;
+        ok!(cx, cuKernelGetFunction(&mut function, kernel))
     })
 }
 

@@ -3,9 +3,9 @@
 use super::{Check, Need, Stop};
 use crate::{cu, ok};
 use simtile_driver::count::Counted;
-use simtile_driver::sys::{CUdevice, CUdevice_attribute};
+use simtile_driver::sys::{CUdevice, CUdevice_attribute, CUresult};
 use simtile_driver::{Driver, Entry};
-use simtile_sim::Simulator;
+use simtile_sim::{Mode, Simulator};
 
 /// The driver a test runs on, counted, and the seed of this run.
 pub struct Cx {
@@ -38,6 +38,19 @@ impl Cx {
     /// The control handle, if the driver is a simulator in this process.
     pub fn simulator(&self) -> Option<&Simulator> {
         self.simulator.as_ref()
+    }
+
+    /// Stops where the test would run in an exploration; why not.
+    ///
+    /// # Errors
+    /// [`Stop`] with the reason.
+    pub fn not_explored(&self, why: &str) -> Check {
+        match &self.simulator {
+            Some(simulator) if simulator.config().mode == Mode::Explore => {
+                Err(Stop::unsupported(format!("not in an exploration: {why}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The seed of this run.
@@ -123,8 +136,19 @@ impl Cx {
                 }
                 Need::Attribute(attribute, what) => {
                     self.devices()?;
-                    if self.attribute(0, attribute)? == 0 {
-                        return Err(Stop::unsupported(format!("device 0 has no {what}")));
+                    let mut value = 0;
+                    match cu!(self, cuDeviceGetAttribute(&mut value, attribute, 0)) {
+                        CUresult::CUDA_SUCCESS if value != 0 => {}
+                        CUresult::CUDA_SUCCESS => {
+                            return Err(Stop::unsupported(format!("device 0 has no {what}")));
+                        }
+                        // As an older driver answers to an attribute of a newer one.
+                        CUresult::CUDA_ERROR_INVALID_VALUE => {
+                            let text =
+                                format!("the driver does not know {attribute:?}, so that it has no {what}");
+                            return Err(Stop::unsupported(text));
+                        }
+                        code => return Err(Stop::fail(format!("cuDeviceGetAttribute: {code:?}"))),
                     }
                 }
                 Need::Driver(major, minor, what) => {

@@ -26,7 +26,11 @@ pub struct Counts {
 
 type File = BTreeMap<String, Counts>;
 
-fn committed() -> Result<File, String> {
+/// The committed counts by driver.
+///
+/// # Errors
+/// The file is broken.
+pub fn committed() -> Result<BTreeMap<String, Counts>, String> {
     serde_json::from_str(COMMITTED).map_err(|error| format!("{PATH} is broken: {error}"))
 }
 

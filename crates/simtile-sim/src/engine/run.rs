@@ -152,19 +152,20 @@ impl Core {
     }
 
     /// Completes instant work that is ready, in order of submission, until there is none. Host threads
-    /// are told if there was any.
-    pub(crate) fn pump(&self, state: &mut State) {
+    /// are told if there was any. Gives what is left.
+    fn pump(&self, state: &mut State) -> Scan {
         let mut any = false;
-        loop {
+        let rest = loop {
             let scan = self.scan(state);
             let first = scan.ready.iter().filter(|c| c.instant).min_by_key(|c| c.seq);
-            let Some(first) = first else { break };
+            let Some(first) = first else { break scan };
             any = true;
             self.complete_instant(state, first.stream);
-        }
+        };
         if any {
             self.changed.notify_all();
         }
+        rest
     }
 
     fn complete_instant(&self, state: &mut State, uid: u64) {
@@ -373,8 +374,13 @@ impl Core {
 
     /// Sees to it that work which may be ready is looked at.
     pub(crate) fn kick(self: &Arc<Self>, state: &mut State) {
-        self.pump(state);
+        let left = self.pump(state);
         if state.active.is_empty() {
+            return;
+        }
+        // Whoever starts looks at everything. And work that becomes ready later is looked at by whoever makes it so.
+        let nothing = left.ready.is_empty() && (!left.sitting || state.polling);
+        if state.workers > 0 && (nothing || state.starting > 0) {
             return;
         }
         if state.idle > 0 {
@@ -387,15 +393,18 @@ impl Core {
     fn spawn_worker(self: &Arc<Self>, state: &mut State) {
         let core = self.clone();
         state.workers += 1;
+        state.starting += 1;
         state.workers_started += 1;
         let name = format!("{WORKER_NAME}-{}", state.workers_started);
         if thread::spawn(&name, move || core.worker()).is_err() {
             state.workers -= 1;
+            state.starting -= 1;
         }
     }
 
     fn worker(self: Arc<Self>) {
         let mut state = self.state.lock();
+        state.starting -= 1;
         loop {
             if state.down {
                 break;
@@ -415,7 +424,7 @@ impl Core {
                     // Whoever is left looks for more, or at the wait-values.
                     if state.idle > 0 {
                         self.work.notify_one();
-                    } else if state.workers < MOST_WORKERS {
+                    } else if state.workers < MOST_WORKERS && state.starting == 0 {
                         self.spawn_worker(&mut state);
                     }
                     drop(state);

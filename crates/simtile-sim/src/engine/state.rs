@@ -156,6 +156,8 @@ pub(crate) struct State {
     pub(crate) workers: usize,
     /// Workers ever started.
     pub(crate) workers_started: u64,
+    /// Those of them that have not looked at the streams yet.
+    pub(crate) starting: usize,
     pub(crate) idle: usize,
     /// One idle worker looks at wait-values now and then.
     pub(crate) polling: bool,
