@@ -8,19 +8,22 @@ use simtile_driver::sys::CUgraphConditionalNodeType as Kind;
 use simtile_driver::sys::*;
 use std::ptr::null;
 
+/// Their entry came with 12.3, the kinds that are tested with 12.8.
+const CONDITIONS: Need = Need::Driver(12, 8, "conditional nodes");
+
 crate::frame::registry::tests! { Driver, "graph_conditions";
-    handles needs [HOPPER],
-    kinds_and_sizes needs [HOPPER],
-    if_and_else needs [HOPPER],
-    kernels_set_conditions needs [HOPPER],
-    defaults_come_back_at_each_launch needs [HOPPER],
-    loops_run_until_zero needs [HOPPER],
-    switches_pick_a_body needs [HOPPER],
-    nested needs [HOPPER],
-    bodies_are_captured needs [HOPPER],
-    bodies_can_be_changed needs [HOPPER],
-    graphs_with_conditions_are_not_copied needs [HOPPER],
-    bodies_hold_device_work_only needs [HOPPER],
+    handles needs [HOPPER, CONDITIONS],
+    kinds_and_sizes needs [HOPPER, CONDITIONS],
+    if_and_else needs [HOPPER, CONDITIONS],
+    kernels_set_conditions needs [HOPPER, CONDITIONS],
+    defaults_come_back_at_each_launch needs [HOPPER, CONDITIONS],
+    loops_run_until_zero needs [HOPPER, CONDITIONS],
+    switches_pick_a_body needs [HOPPER, CONDITIONS],
+    nested needs [HOPPER, CONDITIONS],
+    bodies_are_captured needs [HOPPER, CONDITIONS],
+    bodies_can_be_changed needs [HOPPER, CONDITIONS],
+    graphs_with_conditions_are_not_copied needs [HOPPER, CONDITIONS],
+    bodies_hold_device_work_only needs [HOPPER, CONDITIONS],
 }
 
 /// The driver of any such device has conditional nodes since CUDA 12.4; switch and else since 12.8.

@@ -1,7 +1,7 @@
 //! Memory of graphs: allocation and free nodes, what launches take, and the device's counts.
 
 use super::graph_tools::*;
-use crate::frame::{Check, Cx};
+use crate::frame::{Check, Cx, Need};
 use crate::gpu::Gpu;
 use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::CUgraphMem_attribute as Attr;
@@ -9,17 +9,17 @@ use simtile_driver::sys::*;
 use std::ptr::null;
 
 crate::frame::registry::tests! { Driver, "graph_memory";
-    nodes_and_their_parameters,
-    freed_inside,
-    freed_in_stream_order,
-    freed_at_once,
-    a_second_launch_needs_a_free,
-    freed_at_the_next_launch,
-    counts,
-    trimming_gives_memory_back,
-    high_marks_can_be_set_back,
-    refusals,
-    not_copied,
+    nodes_and_their_parameters needs [Need::POOLS],
+    freed_inside needs [Need::POOLS],
+    freed_in_stream_order needs [Need::POOLS],
+    freed_at_once needs [Need::POOLS],
+    a_second_launch_needs_a_free needs [Need::POOLS],
+    freed_at_the_next_launch needs [Need::POOLS],
+    counts needs [Need::POOLS],
+    trimming_gives_memory_back needs [Need::POOLS],
+    high_marks_can_be_set_back needs [Need::POOLS],
+    refusals needs [Need::POOLS, Need::Driver(12, 3, "nodes of any kind by one entry")],
+    not_copied needs [Need::POOLS],
 }
 
 const MIB: usize = 1 << 20;

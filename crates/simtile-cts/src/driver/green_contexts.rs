@@ -39,6 +39,12 @@ fn count(resource: &CUdevResource) -> u32 {
 fn whole(cx: &Cx) -> Check<CUdevResource> {
     let mut resource = empty();
     ok!(cx, cuDeviceGetDevResource(0, &mut resource, SM))?;
+    let there = count(&resource);
+    if there < 66 {
+        return Err(Stop::unsupported(format!(
+            "the device has {there} multiprocessors, too few for the groups here"
+        )));
+    }
     Ok(resource)
 }
 

@@ -124,7 +124,12 @@ mod tests {
             ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k() {{\n.reg .pred %p<4>; .reg .b32 %r<8>; \
              .reg .b64 %d<4>;\n{body}\nret; }}"
         );
-        let traits = DeviceTraits { compute_capability: (9, 0), multiprocessors: 1, warp_size: 32 };
+        let traits = DeviceTraits {
+            compute_capability: (9, 0),
+            multiprocessors: 1,
+            warp_size: 32,
+            newest_ptx: (9, 0),
+        };
         let image = image(&text, &traits).unwrap();
         (image.funcs[0].clear.len(), image.funcs[0].regs)
     }
