@@ -53,11 +53,6 @@ fn dispatch(core: &Arc<Core>, entry: Entry, run: impl FnOnce(&Call<'_>) -> Res) 
         core.tell_outsider(entry);
         simtile_sync::hook::switch_point(entry.name());
     }
-    if let Some(lacking) = &core.lacking
-        && let Some(Some(code)) = lacking.get(entry as usize)
-    {
-        return Err(*code);
-    }
     match core.control.before(entry) {
         Verdict::Go => {}
         Verdict::Fail(code) => return Err(code),
@@ -69,6 +64,12 @@ fn dispatch(core: &Arc<Core>, entry: Entry, run: impl FnOnce(&Call<'_>) -> Res) 
             }
             return Err(code);
         }
+    }
+    // After the rules: an entry that was taken away is missing, whatever the device lacks.
+    if let Some(lacking) = &core.lacking
+        && let Some(Some(code)) = lacking.get(entry as usize)
+    {
+        return Err(*code);
     }
     if HOST_FUNCTION.get() == core.id && !works_in_host_function(entry) {
         return Err(CUresult::CUDA_ERROR_NOT_PERMITTED);

@@ -161,7 +161,9 @@ fn run(inner: &Inner, world: &World) {
     let mut pause = PAUSES.0;
     loop {
         let mut queue = inner.queue.lock();
-        if queue.entries.is_empty() {
+        // Once the process exits nothing more is given back: the driver takes everything with it.
+        let busy = if queue.entries.is_empty() { None } else { crate::sys::background() };
+        if busy.is_none() {
             queue.running = false;
             drop(queue);
             stopped(world);
@@ -171,6 +173,7 @@ fn run(inner: &Inner, world: &World) {
         let arrived = queue.next;
         drop(queue);
         pass(inner);
+        drop(busy);
         let mut queue = inner.queue.lock();
         if queue.pending.len() < before || queue.next != arrived {
             pause = PAUSES.0;
