@@ -1,6 +1,6 @@
 //! What all handles of one CUDA context share: the link to the driver, the tracker, memory, background work.
 //!
-//! Two retains of a primary context, or a borrowed handle beside the owner's, are two [`Context`] values on one CUDA
+//! Two retains of a primary context, or a borrowed handle beside the owner's, are two [`Context`](crate::Context) values on one CUDA
 //! context. Their streams and buffers work together, so they must be tracked together: the process keeps a list of
 //! contexts that have handles, and a new handle joins what is there.
 

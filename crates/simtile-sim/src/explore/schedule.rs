@@ -209,7 +209,7 @@ pub struct Outcome<T> {
     pub result: std::thread::Result<T>,
     /// What happened.
     pub trace: Trace,
-    /// The decisions, for [`replay`] and [`shrink`](super::shrink).
+    /// The decisions, for [`replay`] and [`shrink`](super::shrink()).
     pub recording: Recording,
     /// Who waited for what, if nobody could go on.
     pub deadlock: Option<String>,
