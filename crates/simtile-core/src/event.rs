@@ -73,7 +73,7 @@ impl Event {
             // SAFETY: stream and event are alive and of one context.
             unsafe { call!(driver, cuEventRecord(self.raw, raw)) }
         };
-        match stream.submit_tracked(&[], Submit::PLAIN, record) {
+        match stream.submit_tracked(&[], Submit::HANDLES, record) {
             Err(SubmitError::BorrowedCapturing) => {
                 stream.call_in_foreign_capture(record).on(|| format!("{self} on {stream}"))
             }

@@ -56,12 +56,14 @@ impl Backend for CoreBackend {
 
     fn record(&self, stream: &StreamHandle, event: &CUevent) -> Result<(), CallError> {
         // SAFETY: stream and event are alive and of one context.
-        stream.call(&self.link, |driver, raw| unsafe { call!(driver, cuEventRecord(*event, raw)) })
+        stream.call(&self.link, false, |driver, raw| unsafe { call!(driver, cuEventRecord(*event, raw)) })
     }
 
     fn wait(&self, stream: &StreamHandle, event: &CUevent) -> Result<(), CallError> {
         // SAFETY: stream and event are alive and of one context.
-        stream.call(&self.link, |driver, raw| unsafe { call!(driver, cuStreamWaitEvent(raw, *event, 0)) })
+        stream.call(&self.link, false, |driver, raw| unsafe {
+            call!(driver, cuStreamWaitEvent(raw, *event, 0))
+        })
     }
 
     /// A failure that says nothing about the context is not taken for the end of the stream: the answer is then "not

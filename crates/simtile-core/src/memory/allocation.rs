@@ -82,7 +82,7 @@ impl Allocation {
                 Source::Pool(pool) => {
                     let access = [Access::whole(&region, Mode::Write)];
                     let mut address = 0;
-                    let done = stream.submit_tracked(&access, Submit::PLAIN, |driver, raw| {
+                    let done = stream.submit_tracked(&access, Submit::HANDLES, |driver, raw| {
                         // SAFETY: the out-pointer is valid for the call; pool and stream are alive.
                         crate::context::relaxed(driver, |driver| unsafe {
                             call!(driver, cuMemAllocFromPoolAsync(&mut address, size, pool, raw))

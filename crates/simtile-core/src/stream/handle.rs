@@ -116,16 +116,19 @@ impl StreamHandle {
         self.name.kind == StreamKind::Owned
     }
 
-    /// Runs driver calls on the handle; with the context current where the handle is not enough: default streams are those
-    /// of the current context.
+    /// Runs driver calls on the handle; with the context current if `current`, or where the handle is not enough: default
+    /// streams are those of the current context.
     #[inline]
     pub(crate) fn call<T>(
         &self,
         link: &Link,
+        current: bool,
         calls: impl FnOnce(Driver, CUstream) -> Result<T, DriverError>,
     ) -> Result<T, CallError> {
         match self.name.kind {
-            StreamKind::Owned | StreamKind::Borrowed => link.with_handles(|driver| calls(driver, self.raw)),
+            StreamKind::Owned | StreamKind::Borrowed if !current => {
+                link.with_handles(|driver| calls(driver, self.raw))
+            }
             _ => link.with_current(|driver| calls(driver, self.raw)),
         }
     }

@@ -189,6 +189,7 @@ impl<'a> SubmitBuilder<'a> {
             self.touches.push(*touch);
         }
         let declared = self.declared();
+        self.submit.current = false;
         self.run(
             true,
             || format!("launch of {function}"),

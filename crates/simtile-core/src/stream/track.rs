@@ -16,10 +16,15 @@ pub(crate) struct Submit {
     /// Somebody waits for it.
     pub seal: bool,
     pub outside: Outside,
+    /// The calls want the context current. Launches, records and stream-ordered allocation work on explicit handles alone;
+    /// copies do not: with another device's context current an H200 refuses pool memory.
+    pub current: bool,
 }
 
 impl Submit {
-    pub const PLAIN: Self = Self { policy: None, seal: false, outside: Outside::Never };
+    pub const PLAIN: Self = Self { policy: None, seal: false, outside: Outside::Never, current: true };
+    /// Calls that explicit handles are enough for.
+    pub const HANDLES: Self = Self { current: false, ..Self::PLAIN };
     /// Somebody waits for it.
     pub const SEALED: Self = Self { seal: true, ..Self::PLAIN };
     /// It may wait for something that is no work of a stream.
@@ -47,8 +52,10 @@ impl Stream {
             thread: if self.is_owned() { 0 } else { thread_token() },
         };
         let Some(tracked) = &self.tracked else { return Err(SubmitError::Closed) };
-        let done =
-            self.context.tracker().submit(tracked, accesses, &options, |handle| handle.call(link, calls))?;
+        let done = self
+            .context
+            .tracker()
+            .submit(tracked, accesses, &options, |handle| handle.call(link, submit.current, calls))?;
         if !done.waits.is_empty() {
             self.context.shared().note_waits(self, tracked.axis(), &done.waits, options.policy);
         }
@@ -57,7 +64,7 @@ impl Stream {
 
     /// An event behind everything queued so far, tracked or not.
     pub(crate) fn mark(&self) -> Result<(Stamp, Option<TrackedEvent>), SubmitError> {
-        let done = self.submit_tracked(&[], Submit::SEALED, |_, _| Ok(()))?;
+        let done = self.submit_tracked(&[], Submit { current: false, ..Submit::SEALED }, |_, _| Ok(()))?;
         Ok((done.stamp, done.event))
     }
 

@@ -16,6 +16,7 @@ crate::frame::registry::tests! { Driver, "peer";
     event_of_the_other_device_is_refused needs [TWO],
     pool_memory_freed_on_the_other_devices_stream needs [TWO, Need::POOLS],
     copies_of_pool_memory_between_devices needs [TWO, Need::POOLS],
+    copies_of_pool_memory_want_their_device_current needs [TWO, Need::POOLS],
 }
 
 /// Both devices, the first one current.
@@ -161,4 +162,21 @@ fn copies_of_pool_memory_between_devices(cx: &Cx) -> Check {
     second.sync(b)?;
     same("words copied", &second.read::<u32>(theirs, 100)?, &values)?;
     code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemcpyDtoDAsync(theirs, ours, 400, b))
+}
+
+/// A stream of its own device is not enough: the current context's device has to reach the memory.
+fn copies_of_pool_memory_want_their_device_current(cx: &Cx) -> Check {
+    let (first, second) = both(cx)?;
+    let (a, mut values) = (first.stream()?, [3_u32; 100]);
+    let mut ours = 0;
+    ok!(cx, cuMemAllocAsync(&mut ours, 400, a))?;
+    first.sync(a)?;
+    second.enter()?;
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemcpyHtoDAsync(ours, values.as_ptr().cast(), 400, a))?;
+    first.enter()?;
+    ok!(cx, cuMemcpyHtoDAsync(ours, values.as_ptr().cast(), 400, a))?;
+    second.enter()?;
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemcpyDtoHAsync(values.as_mut_ptr().cast(), ours, 400, a))?;
+    first.enter()?;
+    same("words", &first.read::<u32>(ours, 100)?, &[3; 100])
 }

@@ -58,7 +58,10 @@ fn submit(call: &Call<'_>, stream: &StreamRef, mut copy: Transfer, returns: Retu
         return Ok(());
     }
     let core = call.core;
-    copy.check(&core.space, View::Submission, stream.context.device).map_err(|_| INVALID)?;
+    // The device of the current context has to reach the memory, whatever the stream: an H200 refuses a copy of pool memory
+    // on a stream of its own device while another device's context is current.
+    let device = call.context().map_or(stream.context.device, |current| current.device);
+    copy.check(&core.space, View::Submission, device).map_err(|_| INVALID)?;
     if core.captures(stream) {
         // A node reads pageable memory at every launch, and nobody waits for a capture.
         copy.identify(&core.space);
