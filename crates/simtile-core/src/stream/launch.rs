@@ -50,7 +50,7 @@ impl Stream {
             // SAFETY: the caller's.
             unsafe { launch(driver, raw, function, options, args) }
         };
-        let mut builder = self.submit();
+        let mut builder = self.submit().by_handles();
         for touch in args.touches() {
             builder = builder.touch(*touch);
         }

@@ -189,8 +189,7 @@ impl<'a> SubmitBuilder<'a> {
             self.touches.push(*touch);
         }
         let declared = self.declared();
-        self.submit.current = false;
-        self.run(
+        self.by_handles().run(
             true,
             || format!("launch of {function}"),
             |driver, raw| {
@@ -221,6 +220,12 @@ impl<'a> SubmitBuilder<'a> {
     #[inline]
     pub(crate) fn touch(mut self, touch: Touch<'a>) -> Self {
         self.touches.push(touch);
+        self
+    }
+
+    /// The calls need nothing but their handles.
+    pub(crate) fn by_handles(mut self) -> Self {
+        self.submit.current = false;
         self
     }
 
