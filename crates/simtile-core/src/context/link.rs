@@ -169,8 +169,11 @@ impl Link {
             self.health.set_gone();
             return CallError::Deinitialized;
         }
-        if error.severity() == Severity::Context {
-            self.health.set_lost(error);
+        // Calls of two threads may find out at once; the loss is told by the first of them alone.
+        if error.severity() == Severity::Context
+            && let Some(first) = self.health.set_lost(error)
+        {
+            return CallError::Lost(first);
         }
         CallError::Driver(error)
     }
@@ -328,10 +331,11 @@ impl Health {
         self.lost.get().copied()
     }
 
-    fn set_lost(&self, error: DriverError) {
-        // The first failure is the one that counts.
-        let _ = self.lost.set(error);
+    /// Returns the earlier failure, if this is not the first. The first is the one that counts.
+    fn set_lost(&self, error: DriverError) -> Option<DriverError> {
+        let first = self.lost.set(error).is_ok();
         self.healthy.store(false, Ordering::Relaxed);
+        if first { None } else { self.lost() }
     }
 
     pub(super) fn set_gone(&self) {
