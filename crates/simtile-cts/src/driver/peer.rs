@@ -178,5 +178,6 @@ fn copies_of_pool_memory_want_their_device_current(cx: &Cx) -> Check {
     second.enter()?;
     code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemcpyDtoHAsync(values.as_mut_ptr().cast(), ours, 400, a))?;
     first.enter()?;
+    first.sync(a)?;
     same("words", &first.read::<u32>(ours, 100)?, &[3; 100])
 }
