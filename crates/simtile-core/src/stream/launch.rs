@@ -1,8 +1,8 @@
 //! The raw launch.
 
 use super::Stream;
-use crate::error::{LaunchError, On, OnStream, StreamError};
-use crate::launch::{check, launch};
+use crate::error::{LaunchError, On, StreamError};
+use crate::launch::launch;
 use crate::{Function, LaunchArgs, LaunchOptions};
 use core::borrow::Borrow;
 use simtile_driver::Driver;
@@ -40,20 +40,11 @@ impl Stream {
         args: impl Borrow<LaunchArgs<'a>>,
     ) -> Result<(), LaunchError> {
         let (options, args) = (options.into(), args.borrow());
-        self.on_its_thread()?;
-        self.same_context(function.context(), || function.to_string()).map_err(LaunchError::from_stream)?;
-        check(function, &options, args)?;
-        if options.config.is_empty() {
-            return Ok(());
-        }
+        let Some(builder) = self.submit().prepare(function, &options, args)? else { return Ok(()) };
         let launch = |driver: Driver, raw: CUstream| {
             // SAFETY: the caller's.
             unsafe { launch(driver, raw, function, options, args) }
         };
-        let mut builder = self.submit().by_handles();
-        for touch in args.touches() {
-            builder = builder.touch(*touch);
-        }
         let on = || format!("launch of {function}");
         match builder.run::<LaunchError>(true, on, launch) {
             Ok(_) => Ok(()),

@@ -168,7 +168,7 @@ impl<'a> SubmitBuilder<'a> {
     /// # Safety
     /// As [`Stream::launch`]; what the kernel accesses is named here or among the arguments, in the right mode.
     pub unsafe fn launch<'b>(
-        mut self,
+        self,
         function: &Function,
         options: impl Into<LaunchOptions>,
         args: impl Borrow<LaunchArgs<'b>>,
@@ -178,18 +178,11 @@ impl<'a> SubmitBuilder<'a> {
     {
         let (options, args) = (options.into(), args.borrow());
         let stream = self.stream;
-        stream.on_its_thread()?;
-        let named = || function.to_string();
-        stream.same_context(function.context(), named).map_err(LaunchError::from_stream)?;
-        check(function, &options, args)?;
-        if options.config.is_empty() {
+        let Some(builder) = self.prepare(function, &options, args)? else {
             return Ok(Submission::nothing(stream));
-        }
-        for touch in args.touches() {
-            self.touches.push(*touch);
-        }
-        let declared = self.declared();
-        self.by_handles().run(
+        };
+        let declared = builder.declared();
+        builder.run(
             true,
             || format!("launch of {function}"),
             |driver, raw| {
@@ -223,10 +216,27 @@ impl<'a> SubmitBuilder<'a> {
         self
     }
 
-    /// The calls need nothing but their handles.
-    pub(crate) fn by_handles(mut self) -> Self {
+    /// Checks a launch and names what its arguments name. `None`: there is nothing to launch.
+    #[inline]
+    pub(crate) fn prepare<'b: 'a>(
+        mut self,
+        function: &Function,
+        options: &LaunchOptions,
+        args: &LaunchArgs<'b>,
+    ) -> Result<Option<Self>, LaunchError> {
+        self.stream.on_its_thread()?;
+        let named = || function.to_string();
+        self.stream.same_context(function.context(), named).map_err(LaunchError::from_stream)?;
+        check(function, options, args)?;
+        if options.config.is_empty() {
+            return Ok(None);
+        }
+        for touch in args.touches() {
+            self.touches.push(*touch);
+        }
+        // A launch needs nothing but its handles.
         self.submit.current = false;
-        self
+        Ok(Some(self))
     }
 
     fn same_context(&self, touch: &Touch<'_>) -> Result<(), StreamError> {
