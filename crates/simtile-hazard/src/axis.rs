@@ -122,6 +122,11 @@ impl<B: Backend> AxisSlot<B> {
         self.records.lock().front().map(|record| record.event.clone())
     }
 
+    /// The newest event: when it has fired, all of them have.
+    pub(crate) fn newest(&self) -> Option<EventRef<B>> {
+        self.records.lock().back().map(|record| record.event.clone())
+    }
+
     pub(crate) fn set_stream(&self, stream: Option<Arc<StreamInner<B>>>) -> Option<Arc<StreamInner<B>>> {
         core::mem::replace(&mut *self.stream.lock(), stream)
     }

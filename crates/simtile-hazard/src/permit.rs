@@ -70,12 +70,17 @@ impl<B: Backend> Inner<B> {
     }
 
     fn collect_axis(&self, axis: AxisId) -> bool {
+        let Some(newest) = self.axes.get(axis).and_then(|slot| slot.newest()) else { return false };
+        // One answer for all of them: most of the time the device has caught up.
+        if matches!(self.query(&newest), Ok(true)) {
+            return true;
+        }
         let mut some = false;
         while let Some(event) = self.axes.get(axis).and_then(|slot| slot.oldest()) {
-            match self.query(&event) {
-                Ok(true) => some = true,
-                _ => break,
+            if event.same(&newest) || !matches!(self.query(&event), Ok(true)) {
+                break;
             }
+            some = true;
         }
         some
     }

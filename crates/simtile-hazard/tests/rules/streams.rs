@@ -188,6 +188,36 @@ fn whoever_lacks_a_permit_waits_for_streams_that_hold_some_and_for_no_idle_one()
 }
 
 #[test]
+fn permits_come_back_by_one_question_if_all_has_finished_and_by_more_if_some_has() {
+    let lab = Lab::with(Config { stream_permits: 96, ..Config::default() });
+    let a = lab.stream();
+    let fill = |times: u64| {
+        (0..times).for_each(|_| drop(lab.try_with(&a, &[], &Options::default()).expect("a permit")))
+    };
+    fill(96);
+    assert_eq!((lab.records(), lab.world().queries), (3, 0), "nothing is asked while there are permits");
+    lab.run();
+    fill(96);
+    assert_eq!(lab.world().queries, 1, "the newest of three events covers the others");
+    // Half of it finishes: the newest event has not fired, the oldest has, the one after it has not.
+    for _ in 0..40 {
+        lab.world().advance(a.sim);
+    }
+    fill(32);
+    assert_eq!(lab.world().queries, 1 + 3);
+    assert!(matches!(lab.try_with(&a, &[], &Options::default()), Err(SubmitError::Full { .. })));
+    // The newest and the oldest of three.
+    assert_eq!(lab.world().queries, 1 + 3 + 2);
+    // All but the newest: that one is not asked a second time.
+    for _ in 0..60 {
+        lab.world().advance(a.sim);
+    }
+    fill(1);
+    assert_eq!(lab.world().queries, 1 + 3 + 2 + 3);
+    lab.clean();
+}
+
+#[test]
 fn idle_leases_come_back() {
     let lab = Lab::with(Config { context_permits: 24, ..Config::default() });
     let streams: Vec<_> = (0..20).map(|_| lab.stream()).collect();

@@ -94,6 +94,7 @@ pub struct World {
     pub quarantined: Vec<(usize, Quarantine)>,
     pub records: u64,
     pub waits: u64,
+    pub queries: u64,
     pub freed: u64,
     pub faults: u64,
     /// Whether needless waits are judged.
@@ -545,6 +546,7 @@ impl Backend for Mock {
     fn query(&self, event: &usize) -> Result<bool, Failed> {
         (self.at_call)();
         let mut world = self.world.lock();
+        world.queries += 1;
         if world.all_calls_fail && world.failing().is_some() {
             return Err(Failed("query"));
         }
