@@ -10,6 +10,7 @@ use crate::ids::{AxisId, Epoch, SLOT_BITS, Stamp};
 use crate::mutate::site;
 use crate::ranges::Knowledge;
 use crate::stream::StreamInner;
+use crate::tracker::Settled;
 use simtile_sync::Mutex;
 use simtile_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
@@ -115,6 +116,20 @@ impl<B: Backend> AxisSlot<B> {
         let records = self.records.lock();
         let at = records.partition_point(|record| record.epoch < epoch);
         records.get(at).map(|record| record.event.clone())
+    }
+
+    /// Where a stamp stands.
+    pub(crate) fn settled(&self, stamp: Stamp) -> Settled<B> {
+        // Completion, failure and reuse of the place happen under this lock, so this is one moment's answer.
+        let records = self.records.lock();
+        if self.id.load(Ordering::Acquire) != stamp.axis.0 || self.completed() >= stamp.epoch {
+            return Settled::Complete;
+        }
+        if self.has(FAILED) {
+            return Settled::Failed;
+        }
+        let at = records.partition_point(|record| record.epoch < stamp.epoch);
+        records.get(at).map_or(Settled::Unsealed, |record| Settled::Pending(record.event.clone()))
     }
 
     /// The oldest event that has not been seen to fire.
@@ -259,10 +274,9 @@ impl<B: Backend> AxisTable<B> {
             return false;
         }
         let mut records = slot.records.lock();
-        // Again under the lock: one of several observers ends the axis.
+        // Again under the lock: one of several observers ends the axis. (A closed axis stays closed.)
         if slot.id.load(Ordering::Acquire) != axis.0
             || slot.has(FAILED)
-            || !slot.has(CLOSED)
             || slot.completed() < slot.tail.load(Ordering::Acquire)
         {
             return false;

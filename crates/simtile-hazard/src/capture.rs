@@ -152,7 +152,7 @@ fn enter<B: Backend>(
             Err(error) => return Err(SubmitError::Driver { step: Step::IsCapturing, error }),
         }
     }
-    if site!(SealCapture) && state.unsealed > 0 {
+    if site!(SealCapture) {
         inner.seal_epoch(stream, state, state.last_used);
     }
     if inner.axes.get(stream.axis).is_none_or(|slot| slot.has(FAILED)) {

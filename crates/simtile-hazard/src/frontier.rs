@@ -65,3 +65,23 @@ impl Frontier {
         self.entries.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_keeps_the_latest_of_each_axis_and_forgets_what_is_complete() {
+        let (a, b) = (AxisId(1), AxisId(2));
+        let mut frontier = Frontier::default();
+        assert_eq!((frontier.is_empty(), frontier.len()), (true, 0));
+        frontier.raise(b, 3);
+        frontier.raise(a, 5);
+        frontier.raise(b, 2);
+        assert_eq!(frontier.iter().collect::<Vec<_>>(), [(a, 5), (b, 3)]);
+        assert_eq!((frontier.is_empty(), frontier.len()), (false, 2));
+        assert_eq!(frontier.prune(|axis, epoch| axis == a && epoch == 5), 1);
+        assert_eq!((frontier.get(a), frontier.get(b), frontier.len()), (0, 3, 1));
+        assert_eq!(frontier.prune(|_, _| false), 0);
+    }
+}

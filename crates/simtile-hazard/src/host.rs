@@ -255,7 +255,6 @@ impl<B: Backend> Tracker<B> {
             let mode = if shared { Mode::Read } else { Mode::Write };
             let access = Access::whole(region, mode);
             state.last_used = state.open;
-            state.unsealed += 1;
             let stamp = Stamp { axis: stream.inner.axis, epoch: state.open };
             inner.stamp(&stream.inner, state, &[&access], core::slice::from_mut(&mut guard), 0);
             if site!(SealExportReturn) {

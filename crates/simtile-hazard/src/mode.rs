@@ -33,7 +33,8 @@ pub(crate) struct Kind(u32);
 
 const ACCUMULATE: u32 = 1 << 31;
 const SYSTEM: u32 = 1 << 30;
-const CLASS: u32 = ACCUMULATE | (0x3f << 24) | (0x3f << 16);
+/// Accumulation, size, phase.
+const CLASS: u32 = 0xbf3f_0000;
 
 impl Kind {
     pub(crate) const READ: Self = Self(1);
@@ -84,9 +85,10 @@ impl Kind {
         if self == Self::READ && other == Self::READ {
             return false;
         }
-        if !(self.is_accumulate() && other.is_accumulate()) {
+        if !self.is_accumulate() {
             return true;
         }
+        // The class says as well that it is an accumulation.
         let same_class = (self.0 ^ other.0) & CLASS == 0;
         let same_device = (self.0 ^ other.0) & 0xffff == 0;
         let both_system = self.0 & other.0 & SYSTEM != 0;
@@ -142,6 +144,24 @@ mod tests {
         assert!(accumulate(4, Scope::Block, 0, 0) == Kind::WRITE);
         assert!(accumulate(3, Scope::Device, 0, 0) == Kind::WRITE);
         assert!(base.conflicts(Kind::READ) && Kind::READ.conflicts(base));
+    }
+
+    #[test]
+    fn a_kind_remembers_its_mode_and_device() {
+        for size in [1, 2, 8, 32] {
+            for scope in [Scope::Device, Scope::System] {
+                for device in [0, 1, 7, u16::MAX] {
+                    let kind = accumulate(size, scope, 3, device);
+                    assert_eq!(kind.mode(), Mode::Accumulate { size, scope });
+                    assert_eq!(kind.device(), device);
+                }
+            }
+        }
+        assert_eq!((Kind::READ.mode(), Kind::WRITE.mode()), (Mode::Read, Mode::Write));
+        // Those that commute share a guard.
+        let group = |scope, device| accumulate(4, scope, 0, device).group();
+        assert_eq!(group(Scope::System, 0), group(Scope::System, 1));
+        assert_ne!(group(Scope::Device, 0), group(Scope::Device, 1));
     }
 
     #[test]

@@ -154,3 +154,20 @@ impl<B: Backend> Inner<B> {
         self.backend.wait_any(&events).map_err(|error| SubmitError::Driver { step: Step::HostWait, error })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lots_shrink_as_the_context_fills_up_and_never_exceed_it() {
+        for (left, lot) in [(4096, 32), (512, 32), (500, 31), (100, 6), (31, 1), (5, 1), (1, 1), (0, 0)] {
+            assert_eq!(ContextPermits::new(left).lease(), lot, "{left} left");
+        }
+        let permits = ContextPermits::new(40);
+        let lots: Vec<_> = (0..).map(|_| permits.lease()).take_while(|lot| *lot > 0).collect();
+        assert_eq!(lots.iter().sum::<u64>(), 40);
+        permits.give_back(3);
+        assert_eq!((permits.lease(), permits.lease(), permits.lease(), permits.lease()), (1, 1, 1, 0));
+    }
+}

@@ -165,11 +165,3 @@ impl<B: Backend> Inner<B> {
         }
     }
 }
-
-impl Touched {
-    /// Whether there is anything to count.
-    #[inline]
-    pub(crate) fn any(&self) -> bool {
-        self.cut | self.joined | self.folded | self.replaced | self.dominated | self.completed != 0
-    }
-}

@@ -54,7 +54,7 @@ pub(crate) enum Why {
 }
 
 /// What happened in one touch, for the counters.
-#[derive(Default, Clone, Copy)]
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Touched {
     pub seal: bool,
     pub cut: u32,
@@ -312,12 +312,7 @@ impl Range {
                 return;
             }
             // Read, and read again, what the same stream has written.
-            [first, last]
-                if first.axis == who.axis
-                    && last.axis == who.axis
-                    && kind == last.kind
-                    && kind != Kind::WRITE =>
-            {
+            [first, last] if first.axis == who.axis && last.axis == who.axis && kind == last.kind => {
                 last.epoch = epoch;
                 return;
             }

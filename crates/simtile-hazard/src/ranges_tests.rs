@@ -130,3 +130,16 @@ fn two_accumulator_classes_of_one_axis_become_a_write() {
     assert_eq!(follow(&list, 0..16, eight, B), [(A, 2)]);
     assert_eq!(follow(&list, 0..16, four, B), [(A, 2)]);
 }
+
+#[test]
+fn the_ranges_with_the_smallest_gap_are_the_nearest() {
+    let mut list = Ranges::default();
+    let frontier = Frontier::default();
+    let who = Toucher { axis: A, frontier: &frontier };
+    for (epoch, (start, end)) in [(0, 100), (150, 151), (160, 170)].into_iter().enumerate() {
+        let report = &mut Touched::default();
+        list.touch(start, end, Kind::WRITE, epoch as u64 + 1, false, &who, &known(), 2, report);
+    }
+    let spans: Vec<_> = list.all().iter().map(|stamp| (stamp.0, stamp.1)).collect();
+    assert_eq!(spans, [(0, 100), (150, 170)]);
+}

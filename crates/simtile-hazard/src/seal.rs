@@ -86,7 +86,7 @@ impl<B: Backend> Inner<B> {
         state.failures = 0;
         state.unsealed = 0;
         let completed = slot.completed();
-        if !stream.kind.tainted() && site!(PruneFrontier) {
+        if site!(PruneFrontier) {
             let gone = state.frontier.prune(|axis, epoch| self.axes.is_complete(axis, epoch));
             self.stats.add(Rule::PruneFrontier, gone as u64);
         }

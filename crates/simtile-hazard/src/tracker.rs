@@ -264,20 +264,7 @@ impl<B: Backend> Inner<B> {
         if self.axes.done(stamp) {
             return Settled::Complete;
         }
-        // Before the events: nothing waits for an axis that is known to have failed.
-        if self.axes.is_failed(stamp.axis) {
-            return Settled::Failed;
-        }
-        let Some(slot) = self.axes.get(stamp.axis) else { return Settled::Complete };
-        match slot.covering(stamp.epoch) {
-            // Its event fired between the two looks, and this is a later one, or the place has changed hands.
-            Some(_) if self.axes.done(stamp) => Settled::Complete,
-            Some(event) if event.stamp().axis == stamp.axis => Settled::Pending(event),
-            Some(_) => Settled::Complete,
-            None if self.axes.done(stamp) => Settled::Complete,
-            None if self.axes.is_failed(stamp.axis) => Settled::Failed,
-            None => Settled::Unsealed,
-        }
+        self.axes.get(stamp.axis).map_or(Settled::Complete, |slot| slot.settled(stamp))
     }
 
     pub(crate) fn to_reclaimer(&self, memory: B::Memory, stamps: SmallVec<[Stamp; 4]>) {

@@ -6,10 +6,16 @@ mod support;
 
 #[path = "rules/capture.rs"]
 mod capture;
+#[path = "rules/counters.rs"]
+mod counters;
 #[path = "rules/events.rs"]
 mod events;
+#[path = "rules/failing.rs"]
+mod failing;
 #[path = "rules/lifetime.rs"]
 mod lifetime;
+#[path = "rules/locks.rs"]
+mod locks;
 #[path = "rules/order.rs"]
 mod order;
 #[path = "rules/streams.rs"]

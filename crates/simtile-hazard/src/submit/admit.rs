@@ -89,7 +89,7 @@ impl<B: Backend> Inner<B> {
         if options.outside == Outside::Never {
             return Ok(());
         }
-        if state.unsealed > 0 && site!(SealBeforeOutside) {
+        if site!(SealBeforeOutside) {
             if self.seal_epoch(stream, state, state.last_used) {
                 self.stats.fire(Rule::SealBeforeOutside);
             }

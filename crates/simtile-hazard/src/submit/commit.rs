@@ -99,7 +99,7 @@ impl<B: Backend> Inner<B> {
                 )
             });
         }
-        if report.any() {
+        if (Touched { seal: false, ..report }) != Touched::default() {
             self.count_touch(&report);
         }
         report.seal

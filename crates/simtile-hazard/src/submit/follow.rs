@@ -19,7 +19,8 @@ use std::sync::Arc;
 pub(super) type Covers<B> = SmallVec<[(EventRef<B>, Follow); 4]>;
 
 impl<B: Backend> Inner<B> {
-    /// An event for each stamp that must be followed. Called with guards, without a stream.
+    /// An event for each stamp that must be followed. Called with guards, without a stream; what is to be done without guards
+    /// goes to `later`.
     #[cold]
     pub(super) fn cover(
         &self,
@@ -27,11 +28,11 @@ impl<B: Backend> Inner<B> {
         follow: &[Follow],
         list: &[&Access<'_>],
         options: &Options,
+        later: &Later<'_, B>,
     ) -> Result<Covers<B>, Stop<B>> {
         let mut events: Covers<B> = SmallVec::new();
-        let later = Later::new(self);
         for follow in follow {
-            let Some(event) = self.cover_one(follow.stamp, &later)? else { continue };
+            let Some(event) = self.cover_one(follow.stamp, later)? else { continue };
             if options.policy == Policy::Reject && follow.why == Why::Conflict {
                 if site!(QueryBeforeConflict) && matches!(self.query(&event), Ok(true)) {
                     self.stats.fire(Rule::ConflictCompleted);
@@ -110,10 +111,7 @@ impl<B: Backend> Inner<B> {
             if event.with(|content| content.outside) {
                 // The awaited stream may sit in front of something outside. What this one has queued must not
                 // become visible only behind that.
-                if state.unsealed > 0
-                    && site!(SealBeforeWait)
-                    && self.seal_epoch(stream, state, state.last_used)
-                {
+                if site!(SealBeforeWait) && self.seal_epoch(stream, state, state.last_used) {
                     self.stats.fire(Rule::SealBeforeWait);
                 }
                 // That took a driver call: the work may have ended meanwhile.

@@ -143,7 +143,7 @@ impl<B: Backend> Inner<B> {
         if !plan.follow.is_empty() {
             // Never two streams: the own one is given back while others are sealed.
             drop(own);
-            let events = self.cover(stream, &plan.follow, list, options)?;
+            let events = self.cover(stream, &plan.follow, list, options, &later)?;
             own = Held::try_new(self, stream, &later).ok_or(Stop::Stream(None))?;
             self.admit(stream, own.state(), options)?;
             self.seal_before_outside(stream, own.state(), options)?;
@@ -172,15 +172,10 @@ impl<B: Backend> Inner<B> {
         patient: bool,
     ) -> Result<Guards<'a>, Stop<B>> {
         let mut guards = Guards::new();
-        let mut at = 0;
-        while at < list.len() {
-            let region = list[at].region;
-            let mut kind = Kind::new(list[at].mode, list[at].start, stream.device);
-            at += 1;
-            while at < list.len() && core::ptr::eq(list[at].region, region) {
-                kind = kind.join(Kind::new(list[at].mode, list[at].start, stream.device));
-                at += 1;
-            }
+        for accesses in list.chunk_by(|a, b| core::ptr::eq(a.region, b.region)) {
+            let kinds = accesses.iter().map(|access| Kind::new(access.mode, access.start, stream.device));
+            let Some(kind) = kinds.reduce(Kind::join) else { continue };
+            let region = accesses[0].region;
             let group = region.group(kind, stream.axis);
             // no site: `attempt` has two: guards must last from the plan to the stamp.
             let guard = match region.guard.try_lock(group) {

@@ -128,7 +128,7 @@ fn an_abandoned_capture_gives_the_streams_back() {
     let (a, x) = (lab.stream(), lab.region(64));
     let running = begin(&lab, &a);
     capture(&lab, &running, &a, &[write(&x)]);
-    running.abandon(|sim| lab.world().end_capture(*sim));
+    assert!(running.abandon(|sim| lab.world().end_capture(*sim)).is_some(), "it was ended");
     assert_eq!(x.region.stamps().len(), 0, "captured work stamps nothing");
     lab.submit(&a, &[write(&x)]);
     lab.clean();
@@ -161,4 +161,96 @@ fn transitive_waits_vanish_inside_a_capture_too() {
     let (joined, _) = end(&lab, running);
     assert!(joined.is_some());
     lab.clean();
+}
+
+#[test]
+fn what_the_origin_captures_after_a_fork_is_followed() {
+    let lab = Lab::new();
+    let (a, b, x) = (lab.stream(), lab.stream(), lab.region(64));
+    let running = begin(&lab, &a);
+    running.add_stream(&b.stream, 0).expect("forks");
+    capture(&lab, &running, &a, &[write(&x)]);
+    capture(&lab, &running, &b, &[read(&x)]);
+    assert_eq!(lab.fired(Rule::CaptureWait), 1);
+    end(&lab, running);
+    lab.clean();
+}
+
+#[test]
+fn several_streams_are_followed_at_once_and_joined_once() {
+    let lab = Lab::new();
+    let (a, b, c, x) = (lab.stream(), lab.stream(), lab.stream(), lab.region(64));
+    let running = begin(&lab, &a);
+    running.add_stream(&b.stream, 0).expect("forks");
+    running.add_stream(&c.stream, 0).expect("forks");
+    capture(&lab, &running, &b, &[read(&x)]);
+    capture(&lab, &running, &c, &[read(&x)]);
+    capture(&lab, &running, &a, &[write(&x)]);
+    assert_eq!(lab.fired(Rule::CaptureWait), 2);
+    let (joined, _) = end(&lab, running);
+    assert!(joined.is_some());
+    assert_eq!(
+        (lab.fired(Rule::CaptureWait), lab.fired(Rule::CaptureJoined)),
+        (2, 2),
+        "the origin follows all"
+    );
+    lab.clean();
+}
+
+#[test]
+fn in_a_capture_a_range_is_followed_no_further_than_its_own_stamp() {
+    let lab = Lab::new();
+    let (a, b, c, x) = (lab.stream(), lab.stream(), lab.stream(), lab.region(64));
+    let running = begin(&lab, &a);
+    running.add_stream(&b.stream, 0).expect("forks");
+    running.add_stream(&c.stream, 0).expect("forks");
+    capture(&lab, &running, &a, &[(&x, 0, 32, Mode::Write)]);
+    capture(&lab, &running, &b, &[(&x, 0, 32, Mode::Read)]);
+    capture(&lab, &running, &a, &[(&x, 32, 64, Mode::Write)]);
+    capture(&lab, &running, &c, &[(&x, 0, 32, Mode::Read)]);
+    assert_eq!(lab.world().captured_after(0, 2, 0), 1, "not after the second write");
+    end(&lab, running);
+    lab.clean();
+}
+
+#[test]
+fn a_set_has_each_byte_once_with_a_mode_that_covers_all() {
+    let lab = Lab::new();
+    let device = 3;
+    let sim = lab.world().add_stream(false, None, device);
+    let stream = lab.tracker.stream(sim, StreamKind::Owned, device).expect("few streams");
+    let (w, x, y, z) = (lab.region(32), lab.region(64), lab.region(64), lab.region(64));
+    let running = lab.tracker.begin_capture(&stream, 0, |_| Ok(())).expect("begins");
+    let sum = Mode::Accumulate { size: 4, scope: Scope::System };
+    let accesses = [
+        // A gap, and a neighbour with another region.
+        Access::new(&w.region, 0, 8, Mode::Write),
+        Access::new(&w.region, 16, 24, Mode::Write),
+        Access::new(&x.region, 24, 32, Mode::Write),
+        // A piece that starts at an element, one that starts inside one, one of another mode right behind.
+        Access::whole(&y.region, sum),
+        Access::new(&z.region, 0, 8, sum),
+        Access::new(&z.region, 8, 16, Mode::Read),
+    ];
+    running.submit(&stream, &accesses, |_| Ok(())).expect("captured");
+    let again = [Access::new(&y.region, 8, 14, Mode::Read)];
+    running.submit(&stream, &again, |_| Ok(())).expect("captured");
+    let ((), set) = running.finish(|_| Ok(())).expect("ends");
+    let touch = |region: &LabRegion, start, end, mode| CapturedAccess {
+        region: region.region.id(),
+        start,
+        end,
+        mode,
+    };
+    let expected = [
+        touch(&w, 0, 8, Mode::Write),
+        touch(&w, 16, 24, Mode::Write),
+        touch(&x, 24, 32, Mode::Write),
+        touch(&y, 0, 8, sum),
+        // 8..14 is read and summed; from 14 on the phase would be another one.
+        touch(&y, 8, 64, Mode::Write),
+        touch(&z, 0, 8, sum),
+        touch(&z, 8, 16, Mode::Read),
+    ];
+    assert_eq!(set.accesses(), expected);
 }

@@ -130,7 +130,9 @@ fn whoever_waits_for_an_epoch_seals_it() {
     assert_eq!(lab.records(), records + 1);
     // A drain.
     let done = lab.submit(&a, &[write(&x)]);
+    let records = lab.records();
     assert!(lab.tracker.tails().contains(&done.stamp));
+    assert_eq!(lab.records(), records + 1);
     assert!(matches!(lab.tracker.settle(done.stamp), Settled::Pending(_)));
     // The reclaimer: a reader on a second stream that nothing follows.
     let b = lab.stream();
@@ -150,6 +152,7 @@ fn a_checkpoint_every_32_and_no_other_event_on_one_stream() {
     for n in 1..=500u64 {
         lab.submit(&a, &[write(&x), (&y, 0, 32, Mode::Read)]);
         assert_eq!(lab.records(), n / 32);
+        assert_eq!((lab.fired(Rule::SealCheckpoint), lab.fired(Rule::SealEager)), (n / 32, 0));
         if n % 7 == 0 {
             lab.run();
         }
@@ -232,6 +235,13 @@ fn seal_before_a_wait_for_something_that_waits_for_the_outside() {
     lab.run();
     let Settled::Pending(event) = lab.tracker.settle(done.stamp) else { panic!("sealed") };
     assert!(lab.tracker.query(&event).expect("query"), "B's own work does not hide behind A's gate");
+    assert_eq!(lab.fired(Rule::SealBeforeWait), 1);
+    // Not before an ordinary wait.
+    let (d, e, w) = (lab.stream(), lab.stream(), lab.region(64));
+    lab.submit(&d, &[write(&w)]);
+    lab.submit(&e, &[write(&lab.region(16))]);
+    assert_eq!(lab.submit(&e, &[read(&w)]).waits.len(), 1);
+    assert_eq!(lab.fired(Rule::SealBeforeWait), 1);
     // It is inherited: a third stream behind B seals as well.
     let c = lab.stream();
     let z = lab.region(64);
@@ -254,6 +264,8 @@ fn at_most_four_streams_sit_in_a_wait_value() {
     lab.try_with(&streams[0], &[], &value).expect("the same stream again");
     let fifth = lab.try_with(&streams[4], &[], &value).unwrap_err();
     assert!(matches!(fifth, SubmitError::WaitValues { limit: 4 }), "{fifth}");
+    let waits = Options { outside: Outside::Waits, ..Options::default() };
+    lab.try_with(&streams[4], &[], &waits).expect("no wait-value");
     lab.world().gates.fill(true);
     lab.run();
     for stamp in lab.tracker.tails() {
@@ -284,4 +296,17 @@ fn without_a_reserve_events_are_made_late_and_counted() {
     }
     assert!(lab.fired(Rule::EventMadeLate) > 0);
     lab.clean();
+}
+
+#[test]
+fn an_event_that_somebody_saw_fire_completes_its_work_without_a_question() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    let seal = Options { seal: true, ..Options::default() };
+    let done = lab.try_with(&a, &[write(&x)], &seal).expect("sealed");
+    lab.run();
+    assert!(!lab.tracker.is_complete(done.stamp));
+    lab.tracker.observe(&done.event.expect("sealed"));
+    assert!(lab.tracker.is_complete(done.stamp));
+    assert_eq!(lab.world().queries, 0);
 }

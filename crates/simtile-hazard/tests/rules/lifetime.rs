@@ -109,6 +109,13 @@ fn the_host_is_an_axis() {
     let writing = lab.tracker.host(&Access::whole(&x.region, Mode::Write)).expect("waits");
     assert!(lab.try_with(&a, &[read(&x)], &Options::default()).is_err());
     lab.tracker.host_release(&x.region, writing);
+    // Each claim is given back by itself.
+    let one = lab.tracker.host(&Access::new(&x.region, 0, 16, Mode::Read)).expect("complete");
+    let two = lab.tracker.host(&Access::new(&x.region, 16, 32, Mode::Read)).expect("complete");
+    lab.tracker.host_release(&x.region, one);
+    lab.submit(&a, &[(&x, 0, 16, Mode::Write), (&x, 32, 48, Mode::Write)]);
+    assert!(lab.try_with(&a, &[(&x, 31, 32, Mode::Write)], &Options::default()).is_err());
+    lab.tracker.host_release(&x.region, two);
     lab.submit(&a, &[read(&x)]);
     lab.clean();
 }
@@ -160,7 +167,14 @@ fn a_shared_export_is_read_only_on_both_sides() {
     lab.tracker.export(&x.region, true).expect("free");
     assert!(lab.tracker.export(&x.region, true).is_err(), "the first return would end both");
     lab.submit(&a, &[read(&x)]);
-    assert!(lab.try_with(&a, &[write(&x)], &Options::default()).is_err());
+    let error = lab.try_with(&a, &[write(&x)], &Options::default()).unwrap_err();
+    let SubmitError::Conflict(conflict) = error else { panic!("{error}") };
+    assert_eq!((conflict.with, conflict.their_mode), (Party::Foreign, Mode::Read));
+    let y = lab.region(64);
+    lab.tracker.export(&y.region, false).expect("free");
+    let error = lab.try_with(&a, &[read(&y)], &Options::default()).unwrap_err();
+    let SubmitError::Conflict(conflict) = error else { panic!("{error}") };
+    assert_eq!((conflict.with, conflict.their_mode), (Party::Foreign, Mode::Write));
     lab.clean();
 }
 
@@ -236,5 +250,65 @@ fn an_export_waits_for_a_reader_between_its_plan_and_its_enqueue() {
         .expect("submitted");
         assert_eq!(told.recv().expect("exported").map(|stamps| stamps.len()), Some(1));
     });
+    lab.clean();
+}
+
+#[test]
+fn the_host_may_claim_nothing_outside_a_region_and_nothing_at_all_inside() {
+    let lab = Lab::new();
+    let x = lab.region(64);
+    for (start, end) in [(0, 65), (65, 66), (8, 4)] {
+        let claim = lab.tracker.try_host(&Access::new(&x.region, start, end, Mode::Read));
+        assert!(matches!(claim, Err(HostBusy::Refused(SubmitError::OutOfRange { .. }))), "{start}..{end}");
+    }
+    let none = lab.tracker.try_host(&Access::new(&x.region, 8, 8, Mode::Write)).expect("no bytes");
+    lab.tracker.host_release(&x.region, none);
+}
+
+#[test]
+fn memory_whose_work_is_complete_is_freed_on_the_stream_that_wrote_it() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    let done = lab.submit(&a, &[write(&x)]);
+    lab.run();
+    lab.tracker.wait(done.stamp).expect("complete");
+    assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Inline(a.stream.axis()));
+    lab.clean();
+}
+
+#[test]
+fn a_region_back_from_nobody_knows_whom_keeps_its_memory_until_a_later_synchronisation() {
+    let lab = Lab::new();
+    let lost = || {
+        let x = lab.region(64);
+        lab.tracker.export(&x.region, false).expect("free");
+        lab.tracker.return_export(&x.region, None).expect("returned");
+        x
+    };
+    let kept = Retired::Quarantined(Quarantine::Foreign);
+    let synchronize = || lab.tracker.end_synchronize_all(lab.tracker.begin_synchronize_all());
+    let x = lost();
+    assert_eq!(lab.tracker.retire(x.region, x.memory), kept);
+    synchronize();
+    let x = lost();
+    assert_eq!(lab.tracker.retire(x.region, x.memory), kept, "that one came before");
+    let x = lost();
+    synchronize();
+    assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Reclaimer, "nothing of it can run now");
+}
+
+#[test]
+fn a_synchronisation_completes_what_closed_streams_have_left() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    let done = lab.submit(&a, &[write(&x)]);
+    drop(a.stream);
+    let queued = lab.world().queued();
+    let mark = lab.tracker.begin_synchronize_all();
+    lab.world().synchronized(&queued);
+    assert!(!lab.tracker.is_complete(done.stamp));
+    lab.tracker.end_synchronize_all(mark);
+    assert!(lab.tracker.is_complete(done.stamp));
+    assert_eq!(lab.fired(Rule::AxisEnded), 1);
     lab.clean();
 }

@@ -59,23 +59,9 @@ fn repeated_and_transitive_waits_vanish() {
     lab.clean();
 }
 
-/// Runs once, inside the next driver call of this thread.
-fn at_next_call(run: impl FnOnce() + 'static) {
-    NEXT_CALL.set(Some(Box::new(run)));
-}
-
-thread_local! {
-    static NEXT_CALL: std::cell::Cell<Option<Box<dyn FnOnce()>>> = const { std::cell::Cell::new(None) };
-}
-
 #[test]
 fn a_wait_is_left_out_for_another_only_if_that_other_was_queued() {
-    let at_call = || {
-        if let Some(run) = NEXT_CALL.take() {
-            run();
-        }
-    };
-    let lab = Lab { tracker: Tracker::new(crate::support::Mock::new(at_call), Config::default()) };
+    let lab = Lab::new();
     let (a, b, c, writer) = (lab.stream(), lab.stream(), lab.stream(), lab.stream());
     let (x, y) = (lab.region(64), lab.region(64));
     lab.submit(&a, &[read(&x)]);
@@ -127,6 +113,81 @@ fn of_two_stamps_of_one_stream_the_later_is_followed() {
     let both = lab.submit(&b, &[write(&x), write(&y)]);
     assert_eq!(both.waits.len(), 1);
     assert_eq!(both.waits[0].after, later.stamp);
+    // Now the earlier epoch comes first.
+    let (c, v, w) = (lab.stream(), lab.region(64), lab.region(64));
+    lab.try_with(&a, &[write(&v)], &seal).expect("sealed");
+    let later = lab.try_with(&a, &[write(&w)], &seal).expect("sealed");
+    let both = lab.submit(&c, &[write(&v), write(&w)]);
+    assert_eq!(both.waits.len(), 1);
+    assert_eq!((both.waits[0].after, both.waits[0].region), (later.stamp, w.region.id()));
+    // Of two with one stamp the first is named.
+    let d = lab.stream();
+    lab.submit(&d, &[write(&x), write(&y)]);
+    let both = lab.submit(&a, &[read(&x), read(&y)]);
+    assert_eq!(both.waits.len(), 1);
+    assert_eq!(both.waits[0].region, x.region.id());
+    lab.clean();
+}
+
+#[test]
+fn of_three_waits_the_one_that_another_implies_comes_last() {
+    let lab = Lab::new();
+    let (a, b, c, d) = (lab.stream(), lab.stream(), lab.stream(), lab.stream());
+    let (x, y, z) = (lab.region(64), lab.region(64), lab.region(64));
+    lab.submit(&a, &[write(&x)]);
+    lab.submit(&b, &[read(&x), write(&y)]);
+    lab.submit(&c, &[write(&z)]);
+    let all = lab.submit(&d, &[read(&x), read(&y), read(&z)]);
+    let axes: Vec<_> = all.waits.iter().map(|wait| wait.after.axis).collect();
+    assert_eq!(axes.len(), 2, "B followed A: {axes:?}");
+    assert!(!axes.contains(&a.stream.axis()));
+    assert_eq!(lab.fired(Rule::SkipTransitive), 1);
+    lab.clean();
+}
+
+#[test]
+fn the_writer_itself_may_be_the_seventeenth_reader() {
+    let lab = Lab::new();
+    let (writer, x) = (lab.stream(), lab.region(64));
+    lab.submit(&writer, &[write(&x)]);
+    let readers: Vec<_> = (0..16).map(|_| lab.stream()).collect();
+    for reader in &readers {
+        lab.submit(reader, &[read(&x)]);
+    }
+    let own = lab.submit(&writer, &[read(&x)]);
+    assert_eq!(own.waits.len(), 1);
+    assert!(own.waits[0].reader_limit);
+    lab.clean();
+}
+
+#[test]
+fn a_reader_that_is_among_too_many_already_waits_for_none() {
+    let lab = Lab::with(Config { max_ranges: 1, max_readers: 2, ..Config::default() });
+    let (a, b, c, x) = (lab.stream(), lab.stream(), lab.stream(), lab.region(64));
+    lab.submit(&a, &[(&x, 0, 16, Mode::Read)]);
+    lab.submit(&b, &[(&x, 0, 16, Mode::Read)]);
+    // Folding puts three readers on one range.
+    lab.submit(&c, &[(&x, 32, 48, Mode::Read)]);
+    assert_eq!((x.region.range_count(), x.region.stamps().len()), (1, 3));
+    assert_eq!(lab.submit(&a, &[(&x, 0, 48, Mode::Read)]).waits.len(), 0);
+    lab.clean();
+}
+
+#[test]
+fn folded_ranges_keep_every_stamp_with_its_own_epoch() {
+    let lab = Lab::with(Config { max_ranges: 1, ..Config::default() });
+    let (a, b, c, x, y) = (lab.stream(), lab.stream(), lab.stream(), lab.region(64), lab.region(64));
+    lab.submit(&a, &[(&x, 0, 16, Mode::Read)]);
+    lab.submit(&b, &[(&x, 32, 48, Mode::Read)]);
+    assert_eq!(lab.submit(&c, &[(&x, 0, 48, Mode::Write)]).waits.len(), 2);
+    // A read does not make an older accumulation of its stream look younger.
+    let four = Mode::Accumulate { size: 4, scope: Scope::Device };
+    let seal = Options { seal: true, ..Options::default() };
+    let older = lab.try_with(&a, &[(&y, 0, 16, four)], &seal).expect("sealed");
+    lab.submit(&a, &[(&y, 32, 48, Mode::Read)]);
+    assert_eq!(y.region.range_count(), 1);
+    let follower = lab.submit(&b, &[(&y, 0, 16, Mode::Read)]);
+    assert_eq!(follower.waits[0].after, older.stamp);
     lab.clean();
 }
 
@@ -195,7 +256,7 @@ fn at_sixteen_live_readers_the_oldest_is_followed_and_stood_for() {
         assert!(done.waits.iter().all(|wait| wait.reader_limit));
         assert!(x.region.stamps().len() <= 16);
     }
-    assert_eq!(lab.fired(Rule::ReaderLimit), 4);
+    assert_eq!((lab.fired(Rule::ReaderLimit), lab.fired(Rule::PruneDominated)), (4, 4));
     let writer = lab.stream();
     assert!(lab.submit(&writer, &[write(&x)]).waits.len() <= 16);
     lab.clean();
@@ -306,6 +367,7 @@ fn reject_names_the_conflict_seals_each_submission_and_spares_completed_work() {
         their_mode: Mode::Write,
     };
     assert_eq!(conflict, expected);
+    assert!(!conflict.host());
     // The first piece of work ends, the second has not begun: no conflict with the first.
     lab.world().advance(a.sim);
     lab.try_with(&b, &[read(&x)], &reject).expect("the work itself is complete");
@@ -350,6 +412,17 @@ fn accumulations_commute_only_alike() {
     assert_eq!(lab.submit(&b, &[whole(&x, four)]).waits.len(), 0);
     assert_eq!(lab.submit(&b, &[whole(&x, eight)]).waits.len(), 1);
     assert_eq!(lab.submit(&a, &[read(&x)]).waits.len(), 1);
+    // Whatever came before or between, an accumulation stays one.
+    let (c, z) = (lab.stream(), lab.region(64));
+    for stream in [&a, &b, &a, &c] {
+        assert_eq!(lab.submit(stream, &[whole(&z, four)]).waits.len(), 0);
+    }
+    let w = lab.region(64);
+    lab.submit(&a, &[write(&w)]);
+    assert_eq!(lab.submit(&b, &[whole(&w, four)]).waits.len(), 1);
+    let alike = lab.submit(&c, &[whole(&w, four)]);
+    assert_eq!(alike.waits.len(), 1, "the write alone");
+    assert_eq!(alike.waits[0].after.axis, a.stream.axis());
     // Another phase is another class.
     let y = lab.region(64);
     lab.submit(&a, &[(&y, 0, 64, eight)]);

@@ -182,6 +182,7 @@ fn whoever_lacks_a_permit_waits_for_streams_that_hold_some_and_for_no_idle_one()
     let axes: Vec<_> = events.iter().map(|event| event.stamp().axis).collect();
     assert_eq!(axes, [a.stream.axis(), b.stream.axis()]);
     assert_eq!(lab.records(), 2, "C has nothing in flight that an event could stand for");
+    assert_eq!(lab.fired(Rule::LeaseReturned), 0, "nobody had one to spare");
     lab.run();
     lab.try_with(&c, &[], &Options::default()).expect("room again");
     lab.clean();
@@ -205,7 +206,9 @@ fn permits_come_back_by_one_question_if_all_has_finished_and_by_more_if_some_has
     }
     fill(32);
     assert_eq!(lab.world().queries, 1 + 3);
+    let full = lab.fired(Rule::StreamFull);
     assert!(matches!(lab.try_with(&a, &[], &Options::default()), Err(SubmitError::Full { .. })));
+    assert_eq!(lab.fired(Rule::StreamFull), full + 1, "one attempt");
     // The newest and the oldest of three.
     assert_eq!(lab.world().queries, 1 + 3 + 2);
     // All but the newest: that one is not asked a second time.
@@ -231,4 +234,25 @@ fn idle_leases_come_back() {
         }
     }
     assert!(lab.fired(Rule::LeaseReturned) > 0);
+}
+
+#[test]
+fn a_context_holds_what_it_may_and_no_more() {
+    let lab = Lab::with(Config { context_permits: 24, ..Config::default() });
+    let a = lab.stream();
+    let taken = (0..100).take_while(|_| lab.try_with(&a, &[], &Options::default()).is_ok()).count();
+    assert_eq!(taken, 24);
+}
+
+#[test]
+fn of_65536_axes_one_must_end_before_another_begins() {
+    let lab = Lab::new();
+    let sim = lab.world().add_stream(false, None, 0);
+    let new = || lab.tracker.stream(sim, StreamKind::Owned, 0);
+    let mut streams: Vec<_> = (0..65_536).map(|_| new().expect("a place")).collect();
+    assert!(matches!(new(), Err((_, StreamError::TooManyAxes))));
+    let axis = streams.swap_remove(40_000).axis();
+    let next = new().expect("the place of the one that ended");
+    assert_ne!(next.axis(), axis);
+    assert!(new().is_err());
 }

@@ -2,6 +2,7 @@
 
 use super::{Context, Failed, Fault, Mock, Touch, Use, World};
 use simtile_hazard::*;
+use std::cell::Cell;
 
 pub struct Lab {
     pub tracker: Tracker<Mock>,
@@ -20,10 +21,22 @@ pub struct LabRegion {
 /// An access in short: region, start, end, mode.
 pub type A<'a> = (&'a LabRegion, u64, u64, Mode);
 
+thread_local! {
+    static NEXT_CALL: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
+
+/// Runs once, inside the next driver call of this thread.
+pub fn at_next_call(run: impl FnOnce() + 'static) {
+    NEXT_CALL.set(Some(Box::new(run)));
+}
+
 /// A driver call is a place where a model may switch threads.
 fn at_call() {
     #[cfg(shuttle)]
     simtile_sync::thread::yield_now();
+    if let Some(run) = NEXT_CALL.take() {
+        run();
+    }
 }
 
 impl Lab {

@@ -106,6 +106,11 @@ pub struct World {
     pub all_calls_fail: bool,
 }
 
+thread_local! {
+    /// Runs when a stream is given back.
+    pub static AT_CLOSE: std::cell::Cell<Option<Box<dyn FnOnce()>>> = const { std::cell::Cell::new(None) };
+}
+
 /// The error of every failing call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed(pub &'static str);
@@ -119,6 +124,16 @@ pub struct Mock {
 impl World {
     pub fn host_clock(&self) -> Clock {
         self.host.unwrap_or(Clock::ZERO)
+    }
+
+    /// How many events were made.
+    pub fn made(&self) -> usize {
+        self.events.len()
+    }
+
+    /// After how much of one member's captured work another member's comes.
+    pub fn captured_after(&self, capture: usize, member: usize, other: usize) -> u32 {
+        self.captures[capture].clocks[member].0[other]
     }
 
     /// Prints what happens, for one program at a time.
@@ -614,6 +629,9 @@ impl Backend for Mock {
     }
 
     fn closed(&self, stream: usize) {
+        if let Some(run) = AT_CLOSE.take() {
+            run();
+        }
         self.world.lock().streams[stream].closed = true;
     }
 }
