@@ -225,6 +225,14 @@ family! {
         QueueFull {
             /// The stream.
             stream: String,
+            /// When there will be room.
+            room: crate::Room,
+        },
+        /// Another thread is submitting to the same stream or buffer; only from calls that must not wait. Try again.
+        #[error("{stream}: another thread is submitting")]
+        Busy {
+            /// The stream.
+            stream: String,
         },
         /// The stream takes no such work now.
         #[error("{stream}: {what}")]

@@ -54,10 +54,10 @@ pub use function::{Function, FunctionAttributes, ParameterLayout};
 pub use launch::{LaunchArgs, LaunchOptions};
 pub use memory::{
     AllocationId, ChunksMut, DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, DeviceColumns,
-    DeviceColumnsMut, DeviceMemory, DeviceMemoryMut, MemoryLease, PinnedHostBuffer, PinnedRead, PinnedWrite,
-    RawDeviceBuffer, Refused,
+    DeviceColumnsMut, DeviceMemory, DeviceMemoryMut, HostLanding, MemoryLease, PinnedHostBuffer, PinnedRead,
+    PinnedWrite, RawDeviceBuffer, Refused, StagingBlock,
 };
 pub use module::Module;
 pub use policy::{InsertedWaits, Policy};
-pub use stream::{AtomicScope, Stream, StreamId, Submission, SubmitBuilder, in_host_function};
+pub use stream::{AtomicScope, Room, Stream, StreamId, Submission, SubmitBuilder, in_host_function};
 pub use symbol::{Constant, Symbol};

@@ -20,7 +20,7 @@
 //!
 //! # Crates behind it
 //! [`types`] (what host and device code share), [`driver`] (the driver API as a table), [`core`](mod@core) (handles,
-//! memory, raw launches), and with the feature `sim` (on by default) `sim`, the simulated driver.
+//! memory, raw launches), [`ops`] (operations, futures, launches), and with the feature `sim` (on by default) `sim`, the simulated driver.
 //!
 //! # Tests
 //! `#[simtile::test(devices = 2, seeds = 100)]` runs a function on a simulated driver of its own, on many schedules, with
@@ -39,12 +39,17 @@ pub use simtile_macros::test;
 #[cfg(feature = "macros")]
 pub use simtile_macros::{DeviceCopy, PointerFree};
 
+pub use simtile_async as ops;
 pub use simtile_core as core;
 pub use simtile_driver as driver;
 #[cfg(feature = "sim")]
 pub use simtile_sim as sim;
 pub use simtile_types as types;
 
+pub use simtile_async::{
+    DeviceFuture, DeviceOp, DeviceOperation, DeviceOutput, ExecutionContext, OpError, Pending,
+    SchedulingPolicy, SubmitContext, join, zip,
+};
 pub use simtile_core::*;
 pub use simtile_driver::{Driver, DriverError, DriverKind};
 pub use simtile_types::{

@@ -1,11 +1,13 @@
 //! The runtime: which driver a program runs on.
 
-use simtile_core::{Device, DeviceError};
+use simtile_async::{self as ops, OpError, SchedulingPolicy};
+use simtile_core::{Device, DeviceError, Stream};
 use simtile_driver::cuda::LoadError;
 use simtile_driver::{Driver, DriverKind};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 /// The environment variable that overrides [`Runtime::new`] and [`Runtime::auto`]: `cuda`, `sim`, or the path of a driver
 /// library.
@@ -17,6 +19,8 @@ const VARIABLE: &str = "SIMTILE_DRIVER";
 #[derive(Clone, Debug)]
 pub struct Runtime {
     driver: Driver,
+    /// Made when operations are first run on it.
+    operations: Arc<OnceLock<ops::Runtime>>,
     /// Keeps a simulator of the caller's running.
     #[cfg(feature = "sim")]
     simulator: Option<simtile_sim::Simulator>,
@@ -141,7 +145,6 @@ impl Runtime {
     /// gets the same devices.
     #[cfg(feature = "sim")]
     fn shared_simulator() -> Result<Self, RuntimeError> {
-        use std::sync::OnceLock;
         static SHARED: OnceLock<Result<Driver, String>> = OnceLock::new();
         let made = SHARED.get_or_init(|| match simtile_sim::Simulator::from_env("SIMTILE_SIM") {
             Ok(simulator) => Ok(simulator.leak()),
@@ -162,6 +165,7 @@ impl Runtime {
     pub fn with_driver(driver: Driver) -> Self {
         Self {
             driver,
+            operations: Arc::default(),
             #[cfg(feature = "sim")]
             simulator: None,
         }
@@ -171,13 +175,48 @@ impl Runtime {
     /// `Deinitialized`.
     #[cfg(feature = "sim")]
     pub fn simulated(simulator: &simtile_sim::Simulator) -> Self {
-        Self { driver: simulator.driver(), simulator: Some(simulator.clone()) }
+        Self { driver: simulator.driver(), operations: Arc::default(), simulator: Some(simulator.clone()) }
     }
 
     /// The simulator given to [`Runtime::simulated`].
     #[cfg(feature = "sim")]
     pub fn simulator(&self) -> Option<&simtile_sim::Simulator> {
         self.simulator.as_ref()
+    }
+
+    /// What operations run on: contexts and streams of all devices, made at the first call. [`Runtime::builder`] makes one with
+    /// other settings.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn operations(&self) -> Result<&ops::Runtime, OpError> {
+        if let Some(made) = self.operations.get() {
+            return Ok(made);
+        }
+        let made = self.builder().build()?;
+        Ok(self.operations.get_or_init(|| made))
+    }
+
+    /// Settings of a runtime for operations on this driver: devices, streams, policies, spin budget.
+    pub fn builder(&self) -> ops::RuntimeBuilder {
+        ops::Runtime::builder(self.driver)
+    }
+
+    /// Makes it what `.await` and `.sync()` run on where nothing else was said, in the whole process.
+    ///
+    /// # Errors
+    /// As [`Runtime::operations`].
+    pub fn set_default(&self) -> Result<(), OpError> {
+        drop(self.operations()?.set_default());
+        Ok(())
+    }
+
+    /// The same for the calling thread, until the guard ends.
+    ///
+    /// # Errors
+    /// As [`Runtime::operations`].
+    pub fn enter(&self) -> Result<ops::runtime::Entered, OpError> {
+        Ok(self.operations()?.enter())
     }
 
     /// The driver.
@@ -204,6 +243,12 @@ impl Runtime {
     /// The driver's.
     pub fn devices(&self) -> Result<Vec<Device>, DeviceError> {
         Device::all(self.driver)
+    }
+}
+
+impl SchedulingPolicy for Runtime {
+    fn next_stream(&self) -> Result<Arc<Stream>, OpError> {
+        self.operations()?.next_stream()
     }
 }
 

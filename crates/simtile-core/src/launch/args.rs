@@ -48,7 +48,7 @@ pub struct LaunchArgs<'a> {
     places: SmallVec<[Place; 16]>,
     touches: SmallVec<[Touch<'a>; 8]>,
     /// Values that do not lie in the slots.
-    boxed: Vec<Box<dyn Held + 'a>>,
+    boxed: Vec<Box<dyn Held + Send + Sync + 'a>>,
 }
 
 impl<'a> LaunchArgs<'a> {
@@ -129,7 +129,7 @@ impl<'a> LaunchArgs<'a> {
 
     /// Adds a value that stays in its box, for those that are too large to be moved around.
     #[must_use]
-    pub fn boxed<T: DeviceCopy + 'a>(mut self, value: Box<T>) -> Self {
+    pub fn boxed<T: DeviceCopy + Send + Sync + 'a>(mut self, value: Box<T>) -> Self {
         let address = core::ptr::from_ref(&*value).expose_provenance();
         self.places.push(Place::Boxed(address, u32::try_from(size_of::<T>()).unwrap_or(u32::MAX)));
         self.boxed.push(value);

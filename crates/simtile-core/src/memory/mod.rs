@@ -1,8 +1,10 @@
 //! Device memory: allocations, pinned staging, typed buffers.
 
 mod allocation;
+mod block;
 mod buffer;
 mod cast;
+mod landing;
 mod owner;
 mod part;
 mod pinned;
@@ -15,10 +17,12 @@ mod view;
 
 pub(crate) use allocation::Allocation;
 pub use allocation::AllocationId;
+pub use block::StagingBlock;
 pub use buffer::DeviceBuffer;
 pub use cast::{MemoryLease, RawDeviceBuffer, Refused};
+pub use landing::HostLanding;
 pub(crate) use owner::Owner;
-pub(crate) use part::{Word, distinct};
+pub(crate) use part::{Part, Word, distinct};
 pub use pinned::{PinnedHostBuffer, PinnedRead, PinnedWrite};
 pub(crate) use retired::Memory;
 pub(crate) use staging::Place;

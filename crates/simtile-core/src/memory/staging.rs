@@ -44,7 +44,7 @@ struct Class {
 }
 
 /// A pinned block.
-struct Block {
+pub(super) struct Block {
     host: usize,
     class: usize,
 }
@@ -63,17 +63,17 @@ struct Left {
 static LEFT: Global<Vec<Left>> = Global::new(Vec::new());
 
 impl Block {
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         CLASSES[self.class].0
     }
 
-    fn pointer(&self) -> *mut u8 {
+    pub(super) fn pointer(&self) -> *mut u8 {
         core::ptr::with_exposed_provenance_mut(self.host)
     }
 }
 
 /// The class whose blocks suit a transfer of this size.
-fn class_for(bytes: usize) -> usize {
+pub(super) fn class_for(bytes: usize) -> usize {
     usize::from(bytes > CLASSES[0].0)
 }
 
@@ -222,8 +222,37 @@ impl Stream {
 }
 
 impl Context {
-    /// A block that nothing uses.
-    fn take_block(&self, class: usize) -> Result<Block, CallError> {
+    /// A block that nothing uses, if there is one now.
+    pub(super) fn free_block(&self, class: usize) -> Result<Option<Block>, CallError> {
+        let shared = self.shared();
+        let list = &shared.memory.staging.classes[class];
+        shared.adopt_blocks(class);
+        let mut guard = list.lock();
+        if let Some(block) = guard.free.pop() {
+            return Ok(Some(block));
+        }
+        let Some((oldest, stamp)) = guard.busy.pop_front() else { return Ok(None) };
+        drop(guard);
+        let tracker = self.tracker();
+        let finished = match tracker.settle(stamp) {
+            Settled::Complete => Ok(true),
+            Settled::Pending(event) => tracker.query(&event),
+            Settled::Unsealed | Settled::Failed => Ok(false),
+        };
+        match finished {
+            Ok(true) => return Ok(Some(oldest)),
+            Ok(false) if tracker.has_failed(stamp.axis) => shared.lose(oldest),
+            Ok(false) => list.lock().busy.push_front((oldest, stamp)),
+            Err(error) => {
+                list.lock().busy.push_front((oldest, stamp));
+                return Err(error);
+            }
+        }
+        Ok(None)
+    }
+
+    /// A block that nothing uses. Makes one, or waits for one.
+    pub(super) fn take_block(&self, class: usize) -> Result<Block, CallError> {
         let shared = self.shared();
         let list = &shared.memory.staging.classes[class];
         shared.adopt_blocks(class);
@@ -279,6 +308,8 @@ impl Context {
             unsafe { call!(driver, cuMemHostAlloc(&mut host, bytes, 0)) }?;
             Ok(host)
         })?;
+        // SAFETY: the block has these bytes, and nobody else knows it yet. Zeroed, so that all of it may be looked at.
+        unsafe { host.cast::<u8>().write_bytes(0, bytes) };
         self.shared().memory.staging.classes[class].lock().made += 1;
         add(&self.counters().staging_bytes, bytes as u64);
         Ok(Block { host: host.expose_provenance(), class })
@@ -286,8 +317,13 @@ impl Context {
 }
 
 impl Shared {
+    /// Gives a block back that nothing uses.
+    pub(super) fn free(&self, block: Block) {
+        self.memory.staging.classes[block.class].lock().free.push(block);
+    }
+
     /// Keeps a block until its transfer has finished.
-    fn busy(&self, block: Block, stamp: Stamp) {
+    pub(super) fn busy(&self, block: Block, stamp: Stamp) {
         self.memory.staging.classes[block.class].lock().busy.push_back((block, stamp));
     }
 
@@ -298,6 +334,11 @@ impl Shared {
             self.memory.staging.classes[block.class].lock().free.push(block);
             return;
         }
+        self.unsure_block(stream, block);
+    }
+
+    /// A block whose copy may have been queued by a call that failed.
+    pub(super) fn unsure_block(&self, stream: &Stream, block: Block) {
         match stream.mark() {
             Ok((stamp, _)) => self.busy(block, stamp),
             Err(_) => self.lose(block),

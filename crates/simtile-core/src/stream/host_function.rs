@@ -23,6 +23,19 @@ pub fn in_host_function() -> bool {
     INSIDE.try_with(Cell::get).unwrap_or(false)
 }
 
+/// Runs somebody else's code that is called with locks held: what it would do with this crate is refused.
+pub(super) fn as_inside<R>(run: impl FnOnce() -> R) -> R {
+    /// Also after a panic.
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            INSIDE.set(self.0);
+        }
+    }
+    let _back = Back(INSIDE.replace(true));
+    run()
+}
+
 struct Payload {
     run: Box<dyn FnOnce() + Send>,
     context: Arc<Context>,

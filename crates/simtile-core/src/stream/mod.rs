@@ -6,6 +6,7 @@
 mod handle;
 mod host_function;
 mod launch;
+mod room;
 mod strides;
 mod submission;
 mod touches;
@@ -14,6 +15,7 @@ mod track;
 pub use handle::StreamId;
 pub(crate) use handle::{StreamHandle, StreamNames, thread_token};
 pub use host_function::in_host_function;
+pub use room::Room;
 pub use submission::{AtomicScope, Submission, SubmitBuilder};
 pub use touches::Touch;
 pub(crate) use track::{Submit, mode_name};

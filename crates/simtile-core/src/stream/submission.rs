@@ -49,6 +49,7 @@ pub struct SubmitBuilder<'a> {
 }
 
 /// Work that was submitted. Dropping it never waits and ends nothing: the work owns what it touches until it has finished.
+#[derive(Clone)]
 pub struct Submission {
     stream: Arc<Stream>,
     /// `None`: there was nothing to do, and the work is over.
@@ -117,6 +118,13 @@ impl<'a> SubmitBuilder<'a> {
     /// Somebody is going to wait for exactly this work: an event is recorded right behind it.
     pub fn awaited(mut self) -> Self {
         self.submit.seal = true;
+        self
+    }
+
+    /// Refuses in place of waiting: for room in the queues ([`StreamError::QueueFull`]), and for other threads that are
+    /// submitting ([`StreamError::Busy`]). Nothing was submitted then, and the same may be tried again.
+    pub fn no_wait(mut self) -> Self {
+        self.submit.patient = false;
         self
     }
 
@@ -195,6 +203,41 @@ impl<'a> SubmitBuilder<'a> {
                 unsafe { launch(driver, raw, function, options, args) }
             },
         )
+    }
+
+    /// Queues work that somebody else's code puts into the stream: a library call, or driver calls of your own. What it
+    /// accesses was named; if it may wait for more than work of streams, [`SubmitBuilder::waits_outside`] says so.
+    ///
+    /// `queue` is called once, with the driver and the raw stream, while the stream and the named memory are locked for others:
+    /// it only queues. Operations of this crate refuse inside it as inside a host function.
+    ///
+    /// # Errors
+    /// What the policy refuses, or the driver's. What `queue` returns is passed on; it may have queued work whatever it returns.
+    ///
+    /// # Safety
+    /// `queue` puts work into this stream alone (or joins what it forks), and the work accesses what was named, in that mode,
+    /// and memory that nobody else knows. It leaves the stream usable and the current context as it found it.
+    pub unsafe fn foreign<R>(
+        self,
+        queue: impl FnOnce(Driver, CUstream) -> R,
+    ) -> Result<(Submission, R), StreamError> {
+        let mut outcome = None;
+        let done: Submission = self.run(
+            true,
+            || "foreign work".into(),
+            |driver, raw| {
+                outcome = Some(super::host_function::as_inside(|| queue(driver, raw)));
+                Ok(())
+            },
+        )?;
+        match outcome {
+            Some(outcome) => Ok((done, outcome)),
+            // The tracker calls the closure of every submission that it accepts.
+            None => Err(StreamError::Refused {
+                stream: done.stream.to_string(),
+                what: "nothing was queued".into(),
+            }),
+        }
     }
 
     /// Orders without work: what is submitted to this stream next comes after everything that conflicts with what was named.
@@ -315,6 +358,15 @@ impl Submission {
     /// The stream.
     pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
+    }
+
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        self.stamp
+    }
+
+    /// Where the work stands among that of its stream: what has a smaller number finishes no later. 0: there was no work.
+    pub fn position(&self) -> u64 {
+        self.stamp.map_or(0, |stamp| stamp.epoch)
     }
 
     /// Waits until the work has finished.

@@ -19,10 +19,13 @@ pub(crate) struct Submit {
     /// The calls want the context current. Launches, records and stream-ordered allocation work on explicit handles alone;
     /// copies do not: with another device's context current an H200 refuses pool memory.
     pub current: bool,
+    /// Whether the call may wait for a permit, and for other threads that are submitting.
+    pub patient: bool,
 }
 
 impl Submit {
-    pub const PLAIN: Self = Self { policy: None, seal: false, outside: Outside::Never, current: true };
+    pub const PLAIN: Self =
+        Self { policy: None, seal: false, outside: Outside::Never, current: true, patient: true };
     /// Calls that explicit handles are enough for.
     pub const HANDLES: Self = Self { current: false, ..Self::PLAIN };
     /// Somebody waits for it.
@@ -52,10 +55,12 @@ impl Stream {
             thread: if self.is_owned() { 0 } else { thread_token() },
         };
         let Some(tracked) = &self.tracked else { return Err(SubmitError::Closed) };
-        let done = self
-            .context
-            .tracker()
-            .submit(tracked, accesses, &options, |handle| handle.call(link, submit.current, calls))?;
+        let (tracker, enqueue) =
+            (self.context.tracker(), |handle: &super::StreamHandle| handle.call(link, submit.current, calls));
+        let done = match submit.patient {
+            true => tracker.submit(tracked, accesses, &options, enqueue)?,
+            false => tracker.try_submit(tracked, accesses, &options, enqueue)?,
+        };
         if !done.waits.is_empty() {
             self.context.shared().note_waits(self, tracked.axis(), &done.waits, options.policy);
         }
@@ -102,7 +107,11 @@ impl Stream {
                 }
                 StreamError::Failed { stream, leader: self.context.shared().names.of(axis) }
             }
-            SubmitError::Full { .. } => StreamError::QueueFull { stream },
+            SubmitError::Full { events } => {
+                let room = super::Room { context: self.context.clone(), events };
+                StreamError::QueueFull { stream, room }
+            }
+            SubmitError::Busy(_) => StreamError::Busy { stream },
             SubmitError::Aliased { region, start, end } => {
                 StreamError::Aliased { stream, buffer: buffer(region), start, end }
             }

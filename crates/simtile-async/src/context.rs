@@ -1,0 +1,191 @@
+//! Where an operation runs, and how it may wait while it is submitted.
+
+use crate::error::{MayWait, Refused, refused};
+use crate::reactor::{self, Ticket};
+use crate::{OpError, worker};
+use core::task::{Poll, Waker};
+use simtile_core::{Context, Stream, Submission, SubmitBuilder};
+use std::sync::Arc;
+
+/// The stream that an operation runs on. Everything that one operation is made of runs on one stream.
+#[derive(Clone, Debug)]
+pub struct ExecutionContext {
+    stream: Arc<Stream>,
+}
+
+impl ExecutionContext {
+    /// Operations on this stream.
+    pub fn new(stream: &Arc<Stream>) -> Self {
+        Self { stream: stream.clone() }
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    /// The same as [`ExecutionContext::stream`].
+    pub fn get_cuda_stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    /// The stream's context.
+    pub fn context(&self) -> &Arc<Context> {
+        self.stream.context()
+    }
+
+    /// Ordinal of the stream's device.
+    pub fn get_device_id(&self) -> usize {
+        self.stream.context().device().ordinal()
+    }
+}
+
+/// How a submission may wait.
+#[derive(Clone, Copy)]
+enum Patience<'c> {
+    /// On this thread, holding nothing.
+    Thread,
+    /// Not at all: it is told when to come again.
+    Task(&'c Waker),
+    /// Not at all, and it does not come again.
+    None,
+}
+
+/// What an operation is given when it is submitted: where it runs, and how it may wait.
+///
+/// [`DeviceOp::poll_submit`](crate::DeviceOp::poll_submit) may be called on any thread, several times until it is ready. Under
+/// `sync` and `enqueue_on` it may wait in place; under a poll it may not, and says `Pending` after it has seen to it that it is
+/// called again: [`SubmitContext::settle`] and [`SubmitContext::offload`] do that.
+#[derive(Debug)]
+pub struct SubmitContext<'c> {
+    execution: &'c ExecutionContext,
+    patience: Patience<'c>,
+}
+
+impl core::fmt::Debug for Patience<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Thread => "Thread",
+            Self::Task(_) => "Task",
+            Self::None => "None",
+        })
+    }
+}
+
+impl<'c> SubmitContext<'c> {
+    pub(crate) fn patient(execution: &'c ExecutionContext) -> Self {
+        Self { execution, patience: Patience::Thread }
+    }
+
+    pub(crate) fn task(execution: &'c ExecutionContext, waker: &'c Waker) -> Self {
+        Self { execution, patience: Patience::Task(waker) }
+    }
+
+    pub(crate) fn impatient(execution: &'c ExecutionContext) -> Self {
+        Self { execution, patience: Patience::None }
+    }
+
+    /// Where it runs.
+    pub fn execution(&self) -> &'c ExecutionContext {
+        self.execution
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &'c Arc<Stream> {
+        &self.execution.stream
+    }
+
+    /// Whether the calling thread may be held while something is waited for.
+    pub fn may_block(&self) -> bool {
+        matches!(self.patience, Patience::Thread)
+    }
+
+    /// Begins a submission that waits as this context may. Its outcome goes through [`SubmitContext::settle`].
+    pub fn submit(&self) -> SubmitBuilder<'c> {
+        let builder = self.execution.stream.submit();
+        if self.may_block() { builder } else { builder.no_wait() }
+    }
+
+    /// What a submission gave, or `Pending` if it was refused for want of room: then the operation is polled again when
+    /// there is room, and submits again.
+    pub fn settle<T, E: MayWait>(&mut self, outcome: Result<T, E>) -> Poll<Result<T, OpError>> {
+        let error = match outcome {
+            Ok(value) => return Poll::Ready(Ok(value)),
+            Err(error) => error,
+        };
+        match (refused(error), self.patience) {
+            (Refused::Error(error), _) => Poll::Ready(Err(error)),
+            (Refused::Full(room), Patience::Task(waker)) => {
+                reactor::watch_room(room, waker.clone());
+                Poll::Pending
+            }
+            (Refused::Busy, Patience::Task(waker)) => {
+                waker.wake_by_ref();
+                Poll::Pending
+            }
+            _ => Poll::Ready(Err(OpError::QueueFull { stream: self.execution.stream.to_string() })),
+        }
+    }
+
+    /// Waits for submitted work, as this context may. `ticket` keeps the place in the reactor between polls.
+    ///
+    /// # Errors
+    /// The failure of the work.
+    pub fn wait(&mut self, done: &Submission, ticket: &mut Option<Arc<Ticket>>) -> Poll<Result<(), OpError>> {
+        let waker = match self.patience {
+            Patience::Task(waker) => waker,
+            _ => return Poll::Ready(done.wait().map_err(Into::into)),
+        };
+        if done.is_complete()? {
+            *ticket = None;
+            return Poll::Ready(Ok(()));
+        }
+        if ticket.as_ref().is_none_or(|ticket| ticket.poll(waker)) {
+            reactor::watch(done, ticket.insert(Ticket::new(waker)));
+        }
+        Poll::Pending
+    }
+
+    /// Has the operation polled again soon, because this poll has done its share.
+    pub fn again(&self) {
+        if let Patience::Task(waker) = self.patience {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Runs `work`, which may take long (a module load, an allocation): here, if the calling thread may be held, else on a
+    /// thread of the runtime, and the operation is polled again when it has been done. `slot` keeps the work between polls.
+    ///
+    /// # Errors
+    /// [`OpError::NoThread`]; a panic of `work` is [`OpError::Panicked`].
+    pub fn offload<T: Send + 'static>(
+        &mut self,
+        slot: &mut Option<worker::Job<T>>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Poll<Result<T, OpError>> {
+        let waker = match self.patience {
+            Patience::Task(waker) => waker,
+            _ => return Poll::Ready(Ok(work())),
+        };
+        let job = match slot {
+            Some(job) => job,
+            None => match worker::start(work) {
+                Ok(job) => slot.insert(job),
+                Err(error) => return Poll::Ready(Err(error)),
+            },
+        };
+        let polled = job.poll(waker);
+        if polled.is_ready() {
+            *slot = None;
+        }
+        polled
+    }
+
+    /// The waker of the task that submits; `None` if a thread waits in place.
+    pub fn waker(&self) -> Option<&'c Waker> {
+        match self.patience {
+            Patience::Task(waker) => Some(waker),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The future of an operation.
+
+use crate::output::HostBudget;
+use crate::reactor::{self, Ticket};
+use crate::{DeviceOp, DeviceOutput, ExecutionContext, OpError, SubmitContext, drive, runtime};
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use simtile_core::Submission;
+use std::sync::Arc;
+
+/// An operation that runs when it is polled: the first poll submits, later ones look whether the work has finished.
+///
+/// It needs no particular executor. Dropping or forgetting it waits for nothing: before the first poll nothing was submitted, and
+/// after it the work owns what it touches until it has finished. A future that has given its result gives
+/// [`OpError::Finished`] when it is polled again.
+#[must_use = "futures do nothing unless polled"]
+pub struct DeviceFuture<Op: DeviceOp> {
+    execution: Option<ExecutionContext>,
+    state: State<Op>,
+    spin: Option<Duration>,
+}
+
+enum State<Op: DeviceOp> {
+    /// Not, or not wholly, submitted.
+    Submitting(Op),
+    /// Submitted.
+    Running {
+        output: Op::Output,
+        done: Submission,
+        ticket: Option<Arc<Ticket>>,
+    },
+    /// The work has finished, host data is being moved.
+    Opening(Op::Output),
+    Failed(OpError),
+    Finished,
+}
+
+// The operation and its output are moved, never pinned.
+impl<Op: DeviceOp> Unpin for DeviceFuture<Op> {}
+
+impl<Op: DeviceOp> DeviceFuture<Op> {
+    /// A future that runs `op` where `execution` says.
+    pub fn scheduled(op: Op, execution: ExecutionContext) -> Self {
+        Self { execution: Some(execution), state: State::Submitting(op), spin: None }
+    }
+
+    /// A future that gives this error.
+    pub fn failed(error: OpError) -> Self {
+        Self { execution: None, state: State::Failed(error), spin: None }
+    }
+
+    /// How long the first poll asks for completion before it gives its thread back. The default is the runtime's.
+    pub fn spin(mut self, budget: Duration) -> Self {
+        self.spin = Some(budget);
+        self
+    }
+
+    /// Where it runs; `None` if it failed before that was known.
+    pub fn execution(&self) -> Option<&ExecutionContext> {
+        self.execution.as_ref()
+    }
+
+    /// Whether the work has been submitted.
+    pub fn is_submitted(&self) -> bool {
+        !matches!(self.state, State::Submitting(_))
+    }
+
+    /// Submits now what goes without waiting, so that the device has work while other things are prepared. What is left is
+    /// submitted by polls.
+    ///
+    /// # Errors
+    /// Of the submission. The future gives it, too.
+    pub fn start(&mut self) -> Result<(), OpError> {
+        let noop = core::task::Waker::noop();
+        let _ = self.submit(noop);
+        match &self.state {
+            State::Failed(error) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn submit(&mut self, waker: &core::task::Waker) -> Poll<()> {
+        let State::Submitting(op) = &mut self.state else { return Poll::Ready(()) };
+        let Some(execution) = &self.execution else {
+            self.state = State::Failed(OpError::NoRuntime);
+            return Poll::Ready(());
+        };
+        let submitted = match drive::poll(op, &mut SubmitContext::task(execution, waker)) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(submitted) => submitted,
+        };
+        // The event behind the work: whoever waits for an epoch seals it.
+        let next = submitted.and_then(|output| match drive::mark(execution) {
+            Ok(done) => Ok(State::Running { output, done, ticket: None }),
+            Err(error) => Err(error),
+        });
+        self.state = next.unwrap_or_else(State::Failed);
+        Poll::Ready(())
+    }
+
+    /// Whether the work has finished; spins for a while on the first call.
+    fn finished(&mut self, cx: &Context<'_>) -> Poll<Result<(), OpError>> {
+        let spin = self.spin;
+        let State::Running { done, ticket, .. } = &mut self.state else { return Poll::Ready(Ok(())) };
+        match ticket {
+            Some(ticket) => {
+                if !ticket.poll(cx.waker()) {
+                    return Poll::Pending;
+                }
+            }
+            None => {
+                if spin_for(done, spin.unwrap_or_else(runtime::spin_budget))? {
+                    return Poll::Ready(Ok(()));
+                }
+                let new = Ticket::new(cx.waker());
+                reactor::watch(done, &new);
+                *ticket = Some(new);
+                return Poll::Pending;
+            }
+        }
+        if done.is_complete()? {
+            return Poll::Ready(Ok(()));
+        }
+        // The reactor could not have a thread, and woke everybody.
+        let new = Ticket::new(cx.waker());
+        reactor::watch(done, &new);
+        *ticket = Some(new);
+        Poll::Pending
+    }
+}
+
+/// Asks until it is done or the budget is used up; at least once.
+fn spin_for(done: &Submission, budget: Duration) -> Result<bool, OpError> {
+    if done.is_complete()? {
+        return Ok(true);
+    }
+    if budget.is_zero() || simtile_sync::hook::current().is_some() {
+        // Where threads take turns, spinning only passes them on.
+        return Ok(false);
+    }
+    let start = simtile_sync::time::now();
+    while simtile_sync::time::now().saturating_sub(start) < budget {
+        core::hint::spin_loop();
+        if done.is_complete()? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+impl<Op: DeviceOp> Future for DeviceFuture<Op> {
+    type Output = Result<<Op::Output as DeviceOutput>::Ready, OpError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if this.submit(cx.waker()).is_pending() {
+            return Poll::Pending;
+        }
+        match this.finished(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Err(error)) => this.state = State::Failed(error),
+            Poll::Ready(Ok(())) => {}
+        }
+        let mut output = match core::mem::replace(&mut this.state, State::Finished) {
+            State::Failed(error) => return Poll::Ready(Err(error)),
+            State::Running { output, .. } | State::Opening(output) => output,
+            // `submit` leaves no such state.
+            State::Submitting(_) | State::Finished => return Poll::Ready(Err(OpError::Finished)),
+        };
+        match output.poll_ready(&mut HostBudget::new(HostBudget::POLL)) {
+            Poll::Pending => {
+                this.state = State::Opening(output);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Ready(Ok(())) => Poll::Ready(output.open()),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+impl<Op: DeviceOp> Drop for DeviceFuture<Op> {
+    fn drop(&mut self) {
+        if let State::Running { ticket: Some(ticket), .. } = &self.state {
+            ticket.forget();
+        }
+    }
+}
+
+impl<Op: DeviceOp> core::fmt::Debug for DeviceFuture<Op> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let state = match &self.state {
+            State::Submitting(_) => "not submitted",
+            State::Running { .. } => "running",
+            State::Opening(_) => "opening",
+            State::Failed(_) => "failed",
+            State::Finished => "finished",
+        };
+        f.debug_struct("DeviceFuture").field("state", &state).field("execution", &self.execution).finish()
+    }
+}

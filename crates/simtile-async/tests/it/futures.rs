@@ -1,0 +1,309 @@
+//! O3, O4: futures and completion.
+
+use crate::common::*;
+use simtile_async::prelude::*;
+use simtile_async::{download, fill, upload, zeros};
+use simtile_core::{DeviceBuffer, LaunchArgs, Stream};
+use simtile_driver::Entry;
+use simtile_driver::sys::CUresult;
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+#[test]
+fn the_first_poll_submits_and_completion_wakes() {
+    let rig = rig();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    let mut buffer = DeviceBuffer::from_slice(&rig.stream, &[1u32; 8]).unwrap();
+    let waker = Arc::<Count>::default();
+    let before = rig.sim.counts();
+    let mut future = fill(&mut buffer, 7).on(&rig.stream);
+    assert!(!future.is_submitted());
+    assert_eq!(rig.sim.counts().since(&before).total(), 0);
+    assert!(poll_once(&mut future, &waker).is_pending());
+    assert!(future.is_submitted());
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(waker.get(), 0, "nothing happened, nobody is woken");
+    gate.open();
+    until("the waker", || waker.get() == 1);
+    assert!(matches!(poll_once(&mut future, &waker), Poll::Ready(Ok(_))));
+    drop(future);
+    assert_eq!(buffer.to_vec(&rig.stream).unwrap(), [7; 8]);
+    rig.clean();
+}
+
+#[test]
+fn only_the_latest_waker_is_woken() {
+    let rig = rig();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    let (old, new) = (Arc::<Count>::default(), Arc::<Count>::default());
+    let mut future = value(1).on(&rig.stream);
+    assert!(poll_once(&mut future, &old).is_pending());
+    for _ in 0..3 {
+        assert!(poll_once(&mut future, &new).is_pending());
+    }
+    gate.open();
+    until("the waker", || new.get() == 1);
+    assert_eq!(old.get(), 0);
+    assert!(matches!(poll_once(&mut future, &new), Poll::Ready(Ok(1))));
+}
+
+#[test]
+fn no_wake_up_while_nothing_happens() {
+    let rig = rig();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    let waker = Arc::<Count>::default();
+    let mut future = value(1).on(&rig.stream).spin(Duration::ZERO);
+    assert!(poll_once(&mut future, &waker).is_pending());
+    // Beyond the reactor's activity: a thread sleeps in the driver.
+    std::thread::sleep(Duration::from_millis(50));
+    let before = rig.sim.counts();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(rig.sim.counts().since(&before).total(), 0, "nobody asks while nothing happens");
+    assert_eq!(waker.get(), 0);
+    gate.open();
+    until("the waker", || waker.get() == 1);
+}
+
+#[test]
+fn one_observation_wakes_everybody_before_it() {
+    let rig = rig();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    let waker = Arc::<Count>::default();
+    let mut futures: Vec<_> = (0..400usize).map(|n| value(n).on(&rig.stream).spin(Duration::ZERO)).collect();
+    // In any order of positions.
+    for future in futures.iter_mut().rev() {
+        assert!(poll_once(future, &waker).is_pending());
+    }
+    std::thread::sleep(Duration::from_millis(10));
+    let before = rig.sim.counts();
+    gate.open();
+    until("all wakers", || waker.get() == 400);
+    assert!(rig.sim.counts().since(&before).of(Entry::cuEventSynchronize) < 400);
+    for (n, future) in futures.iter_mut().enumerate() {
+        assert!(matches!(poll_once(future, &waker), Poll::Ready(Ok(got)) if got == n));
+    }
+}
+
+#[test]
+fn futures_made_early_are_polled_in_any_order() {
+    let rig = rig();
+    let streams: Vec<_> = (0..4).map(|_| rig.context.new_stream().unwrap()).collect();
+    let ops: Vec<_> =
+        (0..32u32).map(|n| upload(vec![n]).then(download).on(&streams[n as usize % 4])).collect();
+    let all = futures::executor::block_on(futures::future::join_all(ops));
+    for (n, values) in all.into_iter().enumerate() {
+        assert_eq!(values.unwrap(), [n as u32]);
+    }
+    rig.clean();
+}
+
+/// fr_A12: work can be submitted before it is awaited; what was only built is not submitted.
+#[test]
+fn fr_a12_submitting_is_a_step_of_its_own() {
+    let rig = rig();
+    let mut buffers: Vec<_> =
+        (0..4).map(|_| DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 8]).unwrap()).collect();
+    let x = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 8]).unwrap();
+    rig.stream.synchronize().unwrap();
+    let before = rig.sim.counts();
+    let mut futures: Vec<_> =
+        buffers.iter_mut().map(|y| saxpy(&rig.saxpy, 2.0, &x, y).on(&rig.stream)).collect();
+    assert_eq!(rig.sim.counts().since(&before).total(), 0);
+    for future in &mut futures {
+        future.start().unwrap();
+    }
+    assert_eq!(rig.sim.counts().since(&before).of(Entry::cuLaunchKernel), 4);
+    for future in futures.into_iter().rev() {
+        futures::executor::block_on(future).unwrap();
+    }
+    assert_eq!(buffers[3].to_vec(&rig.stream).unwrap(), [3.0; 8]);
+}
+
+#[test]
+fn a_full_queue_is_pending_and_goes_on() {
+    let rig = rig();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    let x = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 8]).unwrap();
+    let mut y = DeviceBuffer::from_slice(&rig.stream, &[0.0f32; 8]).unwrap();
+    let mut ran = 0;
+    let refused = loop {
+        match saxpy(&rig.saxpy, 1.0, &x, &mut y).try_enqueue_on(&rig.stream) {
+            Ok(()) => ran += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, OpError::QueueFull { .. }), "{refused:?}");
+    assert!(ran > 400, "{ran}");
+    let waker = Arc::<Count>::default();
+    let mut future = saxpy(&rig.saxpy, 1.0, &x, &mut y).on(&rig.stream);
+    let start = Instant::now();
+    assert!(poll_once(&mut future, &waker).is_pending());
+    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(!future.is_submitted());
+    gate.open();
+    until("room", || waker.get() > 0);
+    futures::executor::block_on(future).unwrap();
+    assert_eq!(y.to_vec(&rig.stream).unwrap(), [ran as f32 + 1.0; 8]);
+    rig.clean();
+}
+
+#[test]
+fn many_pending_futures_on_many_streams_and_threads() {
+    let rig = rig();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let streams: Vec<_> = (0..4).map(|_| rig.context.new_stream().unwrap()).collect();
+                for _ in 0..5 {
+                    let ops = (0..40u32).map(|n| {
+                        upload(vec![n; 3]).then(|b| fill(b, 9)).then(download).on(&streams[n as usize % 4])
+                    });
+                    for values in futures::executor::block_on(futures::future::join_all(ops)) {
+                        assert_eq!(values.unwrap(), [9; 3]);
+                    }
+                }
+            });
+        }
+    });
+    rig.clean();
+}
+
+#[test]
+fn ping_pong_loses_no_wake_up() {
+    let rig = rig();
+    let other = rig.context.new_stream().unwrap();
+    let mut buffer = zeros::<u32>(4).sync_on(&rig.stream).unwrap();
+    let buffer = futures::executor::block_on(async {
+        for round in 0..200u32 {
+            let stream = if round % 2 == 0 { &rig.stream } else { &other };
+            buffer = fill(buffer, round).on(stream).spin(Duration::ZERO).await.unwrap();
+        }
+        buffer
+    });
+    assert_eq!(buffer.to_vec(&rig.stream).unwrap(), [199; 4]);
+    rig.clean();
+}
+
+/// Works a while, on tokio.
+async fn pipeline(stream: Arc<Stream>, seed: u32) -> Result<Vec<u32>, OpError> {
+    let buffer = upload(vec![seed; 100]).on(&stream).await?;
+    let buffer = fill(buffer, seed + 1).on(&stream).await?;
+    download(buffer).on(&stream).await
+}
+
+#[test]
+fn tokio_runs_them_on_one_thread_and_on_many() {
+    let rig = rig();
+    let work = |rig: &Rig| {
+        let streams: Vec<_> = (0..4).map(|_| rig.context.new_stream().unwrap()).collect();
+        async move {
+            let mut set = tokio::task::JoinSet::new();
+            for n in 0..64u32 {
+                set.spawn(pipeline(streams[n as usize % 4].clone(), n));
+            }
+            let mut got = Vec::new();
+            while let Some(values) = set.join_next().await {
+                got.push(values.unwrap().unwrap()[99]);
+            }
+            got.sort_unstable();
+            assert_eq!(got, (1..65).collect::<Vec<_>>());
+        }
+    };
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work(&rig));
+    let many = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    many.block_on(work(&rig));
+    rig.clean();
+}
+
+#[test]
+fn smol_and_futures_run_them() {
+    let rig = rig();
+    assert_eq!(smol::block_on(pipeline(rig.stream.clone(), 4)).unwrap(), [5; 100]);
+    assert_eq!(futures::executor::block_on(pipeline(rig.stream.clone(), 6)).unwrap(), [7; 100]);
+}
+
+#[test]
+fn select_timeout_and_abort_leave_nothing_behind() {
+    let rig = rig();
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    tokio.block_on(async {
+        let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+        let other = rig.context.new_stream().unwrap();
+        let slow = fill(DeviceBuffer::from_slice(&other, &[0u8; 64]).unwrap(), 1).on(&rig.stream);
+        tokio::select! {
+            _ = slow => panic!("behind a gate"),
+            values = upload(vec![3u8]).then(download).on(&other) => assert_eq!(values.unwrap(), [3]),
+        }
+        let slow = fill(DeviceBuffer::from_slice(&other, &[0u8; 64]).unwrap(), 1).on(&rig.stream);
+        assert!(tokio::time::timeout(Duration::from_millis(20), slow).await.is_err());
+        let stream = rig.stream.clone();
+        let task = tokio::spawn(fill(DeviceBuffer::from_slice(&other, &[0u8; 64]).unwrap(), 1).on(&stream));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        task.abort();
+        assert!(task.await.unwrap_err().is_cancelled());
+        gate.open();
+    });
+    drop(tokio);
+    assert!(rig.context.drain(Duration::from_secs(10)).is_complete());
+    assert_eq!(rig.context.stats().live_allocations, 0);
+    rig.clean();
+}
+
+/// fr_A5, F3: a device fault resolves everybody who waits, with the error; later operations say that the context is lost.
+#[test]
+fn fr_a5_a_device_fault_resolves_every_future() {
+    let rig = rig();
+    let others: Vec<_> = (0..4).map(|_| rig.context.new_stream().unwrap()).collect();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    let gates: Vec<_> = others.iter().map(|stream| rig.sim.gate(stream.cu_stream()).unwrap()).collect();
+    let wild = DeviceBuffer::from_slice(&rig.stream, &[0.0f32; 4]).unwrap();
+    let mut small = DeviceBuffer::from_slice(&rig.stream, &[0.0f32; 4]).unwrap();
+    let args = LaunchArgs::new().arg(1u32 << 20).arg(1.0f32).buffer(&wild).buffer_mut(&mut small);
+    let config = simtile_types::LaunchConfig::for_num_elems(1 << 20);
+    // SAFETY: none: it reads far beyond its buffers, which is the point.
+    unsafe { rig.stream.submit().launch(&rig.saxpy, config, args) }.unwrap();
+    let waker = Arc::<Count>::default();
+    let mut waiting: Vec<_> = std::iter::once(&rig.stream)
+        .chain(&others)
+        .flat_map(|stream| (0..10).map(|n| value(n).on(stream)).collect::<Vec<_>>())
+        .collect();
+    for future in &mut waiting {
+        assert!(poll_once(future, &waker).is_pending());
+    }
+    gate.open();
+    for gate in gates {
+        gate.open();
+    }
+    let start = Instant::now();
+    let mut failed = 0;
+    for future in waiting {
+        // Another stream's empty work may have finished before the fault.
+        if let Err(error) = futures::executor::block_on(future) {
+            let code = error.driver_error().map(|error| error.code());
+            assert_eq!(code, Some(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS), "{error}");
+            failed += 1;
+        }
+    }
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(failed >= 10, "{failed}");
+    let later = fill(wild, 1.0).sync_on(&rig.stream).unwrap_err();
+    assert!(later.is_lost(), "{later}");
+    assert!(later.to_string().contains("lost"), "{later}");
+}
+
+#[test]
+fn everything_can_be_sent() {
+    fn send<T: Send>(_: &T) {}
+    let rig = rig();
+    let x = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 8]).unwrap();
+    let mut y = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 8]).unwrap();
+    let chain = saxpy(&rig.saxpy, 1.0, &x, &mut y).then(|()| value(3));
+    send(&chain);
+    let future = chain.on(&rig.stream);
+    send(&future);
+    let _runtime = Runtime::with_driver(rig.sim.driver()).unwrap().enter();
+    send(&value(1).boxed().into_future());
+    futures::executor::block_on(future).unwrap();
+}

@@ -1,0 +1,148 @@
+//! L1, L2, L5: launches as operations, and external calls.
+
+use crate::common::*;
+use simtile_async::prelude::*;
+use simtile_async::{AsyncKernelLaunchBuilder, download, external, upload};
+use simtile_core::{DeviceBuffer, Error, LaunchArgs, LaunchError};
+use simtile_driver::Entry;
+use simtile_driver::sys::CUresult;
+use simtile_types::LaunchConfig;
+use std::sync::Arc;
+
+#[test]
+fn a_launch_needs_a_geometry() {
+    let rig = rig();
+    // SAFETY: it is refused.
+    let refused = unsafe { AsyncKernelLaunchBuilder::new(&rig.saxpy).finalize_unchecked(None) }.unwrap_err();
+    assert!(refused.to_string().contains("missing launch configuration"), "{refused}");
+    let builder = AsyncKernelLaunchBuilder::new(&rig.saxpy).set_launch_config(LaunchConfig::for_num_elems(0));
+    // SAFETY: it launches nothing.
+    let nothing =
+        unsafe { builder.arg(0u32).arg(1f32).arg(0u64).arg(0u64).finalize_unchecked(None) }.unwrap();
+    let before = rig.sim.counts();
+    nothing.enqueue_on(&rig.stream).unwrap();
+    assert_eq!(rig.sim.counts().since(&before).of(Entry::cuLaunchKernel), 0, "L5: no elements, no launch");
+}
+
+#[test]
+fn wrong_arguments_are_told_before_the_driver_sees_them() {
+    let rig = rig();
+    let builder = AsyncKernelLaunchBuilder::new(&rig.saxpy).arg(1u32);
+    // SAFETY: it is refused.
+    let launch = unsafe { builder.finalize_unchecked(LaunchConfig::for_num_elems(1)) }.unwrap();
+    let error = launch.sync_on(&rig.stream).unwrap_err();
+    let count = matches!(
+        error.core(),
+        Some(Error::Launch(LaunchError::ArgumentCount { expected: 4, actual: 1, .. }))
+    );
+    assert!(count, "{error}");
+}
+
+#[test]
+fn programmatic_launches_have_their_limits() {
+    let rig = rig();
+    let builder = || AsyncKernelLaunchBuilder::new(&rig.saxpy).set_cooperative(true);
+    // SAFETY: it is refused.
+    let refused = unsafe {
+        builder().programmatic_dependent_launch().finalize_unchecked(LaunchConfig::for_num_elems(1))
+    };
+    assert!(refused.unwrap_err().to_string().contains("exclude each other"));
+}
+
+#[test]
+fn an_owned_launch_gives_its_buffers_back() {
+    let rig = rig();
+    let op = zip!(upload(vec![1.0f32; 40]), upload(vec![2.0f32; 40]));
+    let kernel = rig.saxpy.clone();
+    let (x, y) = op.then(move |pair| saxpy_owned(&kernel, 4.0, pair)).sync_on(&rig.stream).unwrap();
+    assert_eq!(x.to_vec(&rig.stream).unwrap(), [1.0; 40]);
+    assert_eq!(y.to_vec(&rig.stream).unwrap(), [6.0; 40]);
+    // SAFETY: it is refused.
+    let twice = unsafe {
+        AsyncKernelLaunchBuilder::new(&rig.saxpy).arg(1u32).finalize_owned_unchecked(
+            LaunchConfig::for_num_elems(1),
+            (),
+            |_| LaunchArgs::new(),
+        )
+    };
+    assert!(twice.is_err());
+    rig.clean();
+}
+
+#[test]
+fn a_failed_launch_names_itself_and_leaves_the_rest() {
+    let rig = rig();
+    let x = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 8]).unwrap();
+    let mut y = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 8]).unwrap();
+    rig.sim.fail(Entry::cuLaunchKernel, 1, CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    let error = saxpy(&rig.saxpy, 1.0, &x, &mut y).sync_on(&rig.stream).unwrap_err();
+    assert!(error.to_string().contains("saxpy"), "{error}");
+    saxpy(&rig.saxpy, 1.0, &x, &mut y).sync_on(&rig.stream).unwrap();
+    assert_eq!(y.to_vec(&rig.stream).unwrap(), [2.0; 8]);
+}
+
+/// L6: a library call is ordered like a launch, whoever's code it is.
+#[test]
+fn an_external_call_is_ordered_and_gives_its_resources_back() {
+    let rig = rig();
+    let other = rig.context.new_stream().unwrap();
+    let mut pair = (
+        DeviceBuffer::from_slice(&rig.stream, &[1u8; 64]).unwrap(),
+        DeviceBuffer::from_slice(&rig.stream, &[2u8; 64]).unwrap(),
+    );
+    rig.stream.synchronize().unwrap();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    let (from, to) = (pair.0.cu_deviceptr(), pair.1.cu_deviceptr());
+    // The same work may be queued again and again: each call makes a new operation.
+    let call = |pair: (DeviceBuffer<u8>, DeviceBuffer<u8>), fail: bool| {
+        // SAFETY: the copy reads the first buffer and writes the second, both of 64 bytes.
+        unsafe {
+            external(
+                "a copy by others",
+                pair,
+                |pair, touches| touches.read(&pair.0).write(&mut pair.1),
+                move |at| {
+                    // SAFETY: as above; a library would make such calls.
+                    let code = at.driver.cuMemcpyDtoDAsync(to, from, 64, at.stream);
+                    assert_eq!(code, CUresult::CUDA_SUCCESS);
+                    if fail { Err(OpError::user("status 7")) } else { Ok(()) }
+                },
+            )
+        }
+    };
+    pair = call(pair, false).enqueue_on(&rig.stream).unwrap();
+    let values = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| pair.1.to_vec(&other).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!reader.is_finished(), "a reader on another stream follows");
+        gate.open();
+        reader.join().unwrap()
+    });
+    assert_eq!(values, [1; 64]);
+    let error = call(pair, true).waits_outside().sync_on(&rig.stream).unwrap_err();
+    assert_eq!(error.to_string(), "a copy by others: status 7");
+    rig.clean();
+}
+
+#[test]
+fn an_external_call_cannot_use_the_runtime_inside() {
+    let rig = rig();
+    let stream = rig.stream.clone();
+    let inside: Arc<std::sync::Mutex<Option<String>>> = Arc::default();
+    let seen = inside.clone();
+    // SAFETY: it queues nothing.
+    let op = unsafe {
+        external(
+            "nothing",
+            (),
+            |(), touches| touches,
+            move |_| {
+                let tried = upload(vec![1u8]).then(download).enqueue_on(&stream);
+                *seen.lock().unwrap() = tried.err().map(|error| error.to_string());
+                Ok::<(), OpError>(())
+            },
+        )
+    };
+    op.sync_on(&rig.stream).unwrap();
+    assert!(inside.lock().unwrap().as_ref().is_some_and(|text| text.contains("host function")));
+}

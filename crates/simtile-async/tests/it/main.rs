@@ -1,0 +1,10 @@
+//! The layer of operations, on the simulated driver.
+
+mod common;
+mod drops;
+mod futures;
+mod launches;
+mod ops;
+mod runtimes;
+mod shared;
+mod transfers;

@@ -1,0 +1,97 @@
+//! O5: runtimes, and which one is in force.
+
+use crate::common::*;
+use simtile_async::prelude::*;
+use simtile_async::{SingleStream, StreamPerTask, StreamPoolRoundRobin, runtime};
+use simtile_core::Policy;
+use simtile_sim::Simulator;
+use std::time::Duration;
+
+#[test]
+fn a_runtime_has_its_devices_and_streams() {
+    let sim = Simulator::builder().devices(2).quiet().build();
+    let runtime = Runtime::builder(sim.driver())
+        .devices([1, 0])
+        .streams(2)
+        .conflict_policy(Policy::Reject)
+        .oom_wait(Duration::from_millis(3))
+        .spin_budget(Duration::ZERO)
+        .build()
+        .unwrap();
+    assert_eq!(runtime.devices().map(|device| device.ordinal()).collect::<Vec<_>>(), [1, 0]);
+    let ids: Vec<_> = (0..4).map(|_| runtime.next_stream().unwrap()).collect();
+    assert_eq!(ids[0], ids[2]);
+    assert_ne!(ids[0], ids[1]);
+    assert_eq!(ids[0].policy(), Policy::Reject);
+    assert_eq!(ids[0].context().ordinal(), 1);
+    assert_eq!(runtime.context(0).unwrap().oom_wait(), Duration::from_millis(3));
+    assert!(runtime.context(2).unwrap_err().to_string().contains("no device 2"));
+    let across = runtime.across_devices();
+    let devices: Vec<_> = (0..4).map(|_| across.next_stream().unwrap().context().ordinal()).collect();
+    assert_eq!(devices, [1, 0, 1, 0]);
+    assert!(Runtime::builder(sim.driver()).devices([0, 0]).build().is_err());
+    assert!(Runtime::builder(sim.driver()).devices([2]).build().is_err());
+    assert!(Runtime::builder(sim.driver()).streams(0).build().is_err());
+}
+
+#[test]
+fn an_entered_runtime_gives_streams_and_ends_with_its_scope() {
+    let sim = Simulator::builder().quiet().build();
+    let one = Runtime::with_driver(sim.driver()).unwrap();
+    let two = Runtime::builder(sim.driver()).scheduling(SingleStream::new).build().unwrap();
+    assert!(matches!(value(1).sync(), Err(OpError::NoRuntime)));
+    {
+        let _one = one.enter();
+        {
+            let _two = two.enter();
+            let stream = with_context(|cx| value(cx.stream().id().get())).sync().unwrap();
+            assert_eq!(stream, two.next_stream().unwrap().id().get());
+            // Other threads are not in the scope.
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert!(matches!(value(1).sync(), Err(OpError::NoRuntime)))).join().unwrap();
+            });
+        }
+        assert_eq!(futures::executor::block_on(async { value(3).await }).unwrap(), 3);
+        assert_eq!(runtime::with_device(0, |context| context.ordinal()).unwrap(), 0);
+        assert!(runtime::global_policy(1).is_err());
+    }
+    assert!(Runtime::current().is_none());
+    let failed = futures::executor::block_on(value(1).future());
+    assert!(matches!(failed, Err(OpError::NoRuntime)));
+}
+
+#[test]
+fn policies_choose() {
+    let rig = rig();
+    let pool = StreamPoolRoundRobin::from_streams([rig.stream.clone()]).unwrap();
+    assert_eq!(value(1).schedule(&pool).unwrap().execution().unwrap().stream(), &rig.stream);
+    assert!(StreamPoolRoundRobin::from_streams([]).is_err());
+    let tasks = StreamPerTask::new(&rig.context);
+    let (a, b) = (tasks.task().unwrap(), tasks.task().unwrap());
+    assert_ne!(a.stream(), b.stream());
+    let kept = a.stream().clone();
+    drop(a);
+    assert_eq!(tasks.task().unwrap().stream(), &kept);
+}
+
+#[test]
+fn joined_operations_run_side_by_side() {
+    let rig = rig();
+    let runtime = Runtime::builder(rig.sim.driver()).streams(2).build().unwrap();
+    let gated = runtime.next_stream().unwrap();
+    let free = runtime.next_stream().unwrap();
+    let gate = rig.sim.gate(gated.cu_stream()).unwrap();
+    std::thread::scope(|scope| {
+        let (runtime, gate) = (&runtime, gate);
+        let done = scope.spawn(move || {
+            let a = with_context(|cx| value(cx.stream().id().get()));
+            let b = with_context(|cx| value(cx.stream().id().get()));
+            join!(a, b).sync_with(runtime)
+        });
+        // One of them waits behind the gate.
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!done.is_finished());
+        gate.open();
+        assert_eq!(done.join().unwrap().unwrap(), (gated.id().get(), free.id().get()));
+    });
+}

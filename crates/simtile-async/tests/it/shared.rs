@@ -1,0 +1,163 @@
+//! O2: operations whose result many use.
+
+use crate::common::*;
+use simtile_async::prelude::*;
+use simtile_async::{download, fill, shared, upload};
+use simtile_core::DeviceBuffer;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Makes a buffer, and counts how often.
+fn counted(count: &Arc<AtomicUsize>) -> impl DeviceOp<Output = DeviceBuffer<u32>> + use<> {
+    let count = count.clone();
+    upload(vec![1u32, 2, 3]).inspect(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+    })
+}
+
+#[test]
+fn the_ancestor_runs_once_for_all_clones() {
+    let rig = rig();
+    let count = Arc::default();
+    let op = counted(&count).shared();
+    let clones: Vec<_> = (0..5).map(|_| op.clone().sync_on(&rig.stream).unwrap()).collect();
+    assert!(clones.iter().all(|clone| Arc::ptr_eq(clone, &clones[0])));
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+    let pair = zip!(op.clone().then(download), op.then(download)).sync_on(&rig.stream).unwrap();
+    assert_eq!(pair, (vec![1, 2, 3], vec![1, 2, 3]));
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn a_ready_value_can_be_shared() {
+    let rig = rig();
+    let value = Arc::new(DeviceBuffer::from_slice(&rig.stream, &[5u8]).unwrap());
+    let got = shared(value.clone()).sync_on(&rig.stream).unwrap();
+    assert!(Arc::ptr_eq(&got, &value));
+}
+
+#[test]
+fn two_threads_on_two_streams_see_one_value_in_order() {
+    let rig = rig();
+    for _ in 0..20 {
+        let count = Arc::default();
+        let op = counted(&count).map(|buffer| buffer).shared();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let (op, stream) = (op.clone(), rig.context.new_stream().unwrap());
+                scope.spawn(move || assert_eq!(op.then(download).sync_on(&stream).unwrap(), [1, 2, 3]));
+            }
+        });
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+    }
+    rig.clean();
+}
+
+#[test]
+fn a_consumer_that_finds_it_running_waits() {
+    let rig = rig();
+    let slow = upload(vec![1u8]).inspect(|_| std::thread::sleep(Duration::from_millis(50))).shared();
+    std::thread::scope(|scope| {
+        let first = slow.clone();
+        let stream = &rig.stream;
+        scope.spawn(move || first.sync_on(stream).unwrap());
+        std::thread::sleep(Duration::from_millis(10));
+        assert_eq!(slow.then(download).sync_on(stream).unwrap(), [1]);
+    });
+}
+
+#[test]
+fn a_failure_is_every_clones() {
+    let rig = rig();
+    let op = value(()).try_map(|()| Err::<(), _>(OpError::user("broken"))).shared();
+    for _ in 0..3 {
+        let error = op.clone().sync_on(&rig.stream).unwrap_err();
+        assert_eq!(error.to_string(), "broken");
+    }
+    let panics = value(()).map(|()| -> () { panic!("bad") }).shared();
+    for _ in 0..2 {
+        assert!(matches!(panics.clone().sync_on(&rig.stream), Err(OpError::Panicked { .. })));
+    }
+}
+
+#[test]
+fn an_operation_that_needs_itself_is_refused() {
+    let rig = rig();
+    let own: Arc<std::sync::Mutex<Option<SharedDeviceOp<i32>>>> = Arc::default();
+    let (inner, stream) = (own.clone(), rig.stream.clone());
+    let op = value(1)
+        .try_map(move |x| {
+            let me = inner.lock().unwrap().clone().unwrap();
+            me.sync_on(&stream).map(|y| *y + x)
+        })
+        .shared();
+    *own.lock().unwrap() = Some(op.clone());
+    assert!(matches!(op.sync_on(&rig.stream), Err(OpError::Reentrant)));
+    own.lock().unwrap().take();
+}
+
+#[test]
+fn halves_run_their_input_once_in_any_order() {
+    let rig = rig();
+    let count = Arc::new(AtomicUsize::new(0));
+    let pair = |count: &Arc<AtomicUsize>| {
+        let count = count.clone();
+        zip!(upload(vec![1u8]), upload(vec![2u8])).inspect(move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+        })
+    };
+    let (left, right) = pair(&count).unzip();
+    assert_eq!(right.then(download).sync_on(&rig.stream).unwrap(), [2]);
+    assert_eq!(left.then(download).sync_on(&rig.stream).unwrap(), [1]);
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+
+    let (left, right) = pair(&count).unzip();
+    let both = zip!(left, right).map(|(a, b)| (b, a)).unzip();
+    assert_eq!(both.0.then(download).sync_on(&rig.stream).unwrap(), [2]);
+    assert_eq!(both.1.then(download).sync_on(&rig.stream).unwrap(), [1]);
+    assert_eq!(count.load(Ordering::SeqCst), 2);
+}
+
+/// fr_A6: two halves on two threads and streams; the producer runs once, consumers are ordered behind it.
+#[test]
+fn fr_a6_halves_on_two_threads() {
+    let rig = rig();
+    for _ in 0..50 {
+        let (left, right) = zip!(upload(vec![1u8; 64]), upload(vec![2u8; 64])).unzip();
+        std::thread::scope(|scope| {
+            let (a, b) = (rig.context.new_stream().unwrap(), rig.context.new_stream().unwrap());
+            scope.spawn(move || {
+                assert_eq!(left.then(|x| fill(x, 9)).then(download).sync_on(&a).unwrap(), [9; 64]);
+            });
+            scope.spawn(move || assert_eq!(right.then(download).sync_on(&b).unwrap(), [2; 64]));
+        });
+    }
+    rig.clean();
+}
+
+#[test]
+fn a_failure_is_both_halves() {
+    let rig = rig();
+    let (a, b) = value((1, 2)).try_map(|_| Err::<(i32, i32), _>(OpError::user("neither"))).unzip();
+    assert_eq!(a.sync_on(&rig.stream).unwrap_err().to_string(), "neither");
+    assert_eq!(b.sync_on(&rig.stream).unwrap_err().to_string(), "neither");
+}
+
+#[test]
+fn each_leaf_of_a_diamond_runs_once() {
+    let rig = rig();
+    let count = Arc::default();
+    let base = counted(&count).shared();
+    let left = base.clone().then(download);
+    let right = base.then(download);
+    let sum = zip!(left, right).map(|(a, b)| zip_pending(a, b)).sync_on(&rig.stream).unwrap();
+    assert_eq!(sum, (6, 6));
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+
+    type Values<'a> = Pending<'a, Vec<u32>>;
+    type Sums<'a> = (Pending<'a, u32>, Pending<'a, u32>);
+    fn zip_pending<'a>(a: Values<'a>, b: Values<'a>) -> Sums<'a> {
+        (a.map_ready(|a| a.iter().sum()), b.map_ready(|b| b.iter().sum()))
+    }
+}
