@@ -1,6 +1,7 @@
 //! Where an operation runs, and how it may wait while it is submitted.
 
 use crate::error::{MayWait, Refused, refused};
+use crate::graph::Recording;
 use crate::reactor::{self, Ticket};
 use crate::{OpError, worker};
 use core::task::{Poll, Waker};
@@ -11,12 +12,42 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct ExecutionContext {
     stream: Arc<Stream>,
+    /// It records a graph.
+    recording: Option<Arc<Recording>>,
 }
 
 impl ExecutionContext {
     /// Operations on this stream.
     pub fn new(stream: &Arc<Stream>) -> Self {
-        Self { stream: stream.clone() }
+        Self { stream: stream.clone(), recording: None }
+    }
+
+    pub(crate) fn recording(stream: &Arc<Stream>, recording: Arc<Recording>) -> Self {
+        Self { stream: stream.clone(), recording: Some(recording) }
+    }
+
+    /// The capture, if nobody else has it.
+    pub(crate) fn into_recording(self) -> Option<Recording> {
+        Arc::into_inner(self.recording?)
+    }
+
+    pub(crate) fn recorder(&self) -> Option<&Recording> {
+        self.recording.as_deref()
+    }
+
+    /// The same world, on another stream.
+    pub(crate) fn on_stream(&self, stream: &Arc<Stream>) -> Self {
+        Self { stream: stream.clone(), recording: self.recording.clone() }
+    }
+
+    /// Whether operations become nodes of a graph, and do not run.
+    pub fn is_recording(&self) -> bool {
+        self.recording.is_some()
+    }
+
+    /// 0 for work that runs, else a number of the capture.
+    pub(crate) fn world(&self) -> u64 {
+        self.recording.as_ref().map_or(0, |recording| recording.capture.id())
     }
 
     /// The stream.
@@ -60,6 +91,8 @@ enum Patience<'c> {
 pub struct SubmitContext<'c> {
     execution: &'c ExecutionContext,
     patience: Patience<'c>,
+    /// Conflicts are the caller's business.
+    unordered: bool,
 }
 
 impl core::fmt::Debug for Patience<'_> {
@@ -74,15 +107,20 @@ impl core::fmt::Debug for Patience<'_> {
 
 impl<'c> SubmitContext<'c> {
     pub(crate) fn patient(execution: &'c ExecutionContext) -> Self {
-        Self { execution, patience: Patience::Thread }
+        Self { execution, patience: Patience::Thread, unordered: false }
     }
 
     pub(crate) fn task(execution: &'c ExecutionContext, waker: &'c Waker) -> Self {
-        Self { execution, patience: Patience::Task(waker) }
+        Self { execution, patience: Patience::Task(waker), unordered: false }
     }
 
     pub(crate) fn impatient(execution: &'c ExecutionContext) -> Self {
-        Self { execution, patience: Patience::None }
+        Self { execution, patience: Patience::None, unordered: false }
+    }
+
+    pub(crate) fn unordered(mut self) -> Self {
+        self.unordered = true;
+        self
     }
 
     /// Where it runs.
@@ -102,7 +140,15 @@ impl<'c> SubmitContext<'c> {
 
     /// Begins a submission that waits as this context may. Its outcome goes through [`SubmitContext::settle`].
     pub fn submit(&self) -> SubmitBuilder<'c> {
+        if let Some(recording) = &self.execution.recording {
+            return recording.capture.submit(&self.execution.stream);
+        }
         let builder = self.execution.stream.submit();
+        let builder = match self.unordered {
+            // SAFETY: `async_on` says that its caller orders the work.
+            true => unsafe { builder.unchecked() },
+            false => builder,
+        };
         if self.may_block() { builder } else { builder.no_wait() }
     }
 

@@ -39,6 +39,18 @@ pub(crate) fn enqueue<Op: DeviceOp>(mut op: Op, execution: &ExecutionContext) ->
     }
 }
 
+/// Submits without looking for conflicts.
+pub(crate) fn unordered<Op: DeviceOp>(
+    mut op: Op,
+    execution: &ExecutionContext,
+) -> Result<Op::Output, OpError> {
+    match poll(&mut op, &mut SubmitContext::patient(execution).unordered()) {
+        Poll::Ready(outcome) => outcome,
+        // Somebody else's result is awaited, which is nothing of this operation.
+        Poll::Pending => Err(OpError::NotReady),
+    }
+}
+
 pub(crate) fn try_enqueue<Op: DeviceOp>(
     mut op: Op,
     execution: &ExecutionContext,

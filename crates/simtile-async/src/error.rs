@@ -1,7 +1,9 @@
 //! Errors of operations.
 
 use core::fmt;
-use simtile_core::{ContextError, DeviceError, LaunchError, MemoryError, ModuleError, StreamError};
+use simtile_core::{
+    ContextError, DeviceError, GraphError, LaunchError, MemoryError, ModuleError, StreamError,
+};
 use std::sync::Arc;
 
 /// Why an operation failed. Cheap to clone: everyone who waits for a shared result gets the same error.
@@ -113,6 +115,7 @@ impl OpError {
             E::Memory(error) => error.driver_error(),
             E::Module(error) => error.driver_error(),
             E::Launch(error) => error.driver_error(),
+            E::Graph(error) => error.driver_error(),
             _ => None,
         }
     }
@@ -129,6 +132,7 @@ impl OpError {
                     | E::Memory(MemoryError::ContextLost { .. })
                     | E::Module(ModuleError::ContextLost { .. })
                     | E::Launch(LaunchError::ContextLost { .. })
+                    | E::Graph(GraphError::ContextLost { .. })
             )
         )
     }
@@ -153,7 +157,7 @@ macro_rules! from_core {
     )* };
 }
 
-from_core! { DeviceError ContextError StreamError MemoryError ModuleError LaunchError }
+from_core! { DeviceError ContextError StreamError MemoryError ModuleError LaunchError GraphError }
 
 impl From<simtile_core::Error> for OpError {
     fn from(error: simtile_core::Error) -> Self {
@@ -209,12 +213,22 @@ impl MayWait for LaunchError {
     }
 }
 
+impl MayWait for GraphError {
+    fn stream_error(&self) -> Option<&StreamError> {
+        match self {
+            Self::Stream(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 impl MayWait for simtile_core::Error {
     fn stream_error(&self) -> Option<&StreamError> {
         match self {
             Self::Stream(error) => Some(error),
             Self::Memory(error) => error.stream_error(),
             Self::Launch(error) => error.stream_error(),
+            Self::Graph(error) => error.stream_error(),
             _ => None,
         }
     }

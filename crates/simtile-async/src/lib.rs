@@ -34,6 +34,7 @@ mod drive;
 mod error;
 mod external;
 mod future;
+mod graph;
 mod launch;
 mod op;
 mod output;
@@ -52,6 +53,7 @@ pub use context::{ExecutionContext, SubmitContext};
 pub use error::{MayWait, OpError};
 pub use external::{Accesses, External, ExternalStream, external};
 pub use future::DeviceFuture;
+pub use graph::{CudaGraph, GraphLaunch, GraphScope};
 pub use launch::{AsyncKernelLaunch, AsyncKernelLaunchBuilder, OwnedAsyncKernelLaunch};
 pub use op::{DeviceOp, DeviceOperation};
 pub use output::{DeviceOutput, HostBudget, Landing, Pending, Plain};
@@ -65,7 +67,7 @@ pub use worker::Job;
 /// What most programs use.
 pub mod prelude {
     pub use crate::{
-        DeviceFuture, DeviceOp, DeviceOutput, ExecutionContext, OpError, Pending, Runtime, SchedulingPolicy,
-        SharedDeviceOp, Unzippable, join, value, with_context, zip,
+        CudaGraph, DeviceFuture, DeviceOp, DeviceOutput, ExecutionContext, OpError, Pending, Runtime,
+        SchedulingPolicy, SharedDeviceOp, Unzippable, join, value, with_context, zip,
     };
 }

@@ -5,7 +5,9 @@ use crate::combine::{
     TryMap,
 };
 use crate::drive;
-use crate::{DeviceFuture, DeviceOutput, ExecutionContext, OpError, SchedulingPolicy, SubmitContext};
+use crate::{
+    CudaGraph, DeviceFuture, DeviceOutput, ExecutionContext, OpError, SchedulingPolicy, SubmitContext,
+};
 use core::task::Poll;
 use simtile_core::Stream;
 use std::sync::Arc;
@@ -180,6 +182,36 @@ pub trait DeviceOp: Send + Sized {
     /// [`OpError::QueueFull`]; what an operation of several parts had submitted by then stays submitted.
     fn try_enqueue_on(self, stream: &Arc<Stream>) -> Result<Self::Output, OpError> {
         drive::try_enqueue(self, &ExecutionContext::new(stream))
+    }
+
+    /// Records it on `stream` into a graph, and runs nothing.
+    ///
+    /// # Errors
+    /// As [`CudaGraph::capture`].
+    fn graph_on(self, stream: &Arc<Stream>) -> Result<CudaGraph<Self::Output>, OpError> {
+        CudaGraph::capture(stream, self)
+    }
+
+    /// As [`DeviceOp::graph_on`], on a new stream of the context that the current runtime's policy chooses.
+    ///
+    /// # Errors
+    /// [`OpError::NoRuntime`], else as [`DeviceOp::graph_on`].
+    fn graph(self) -> Result<CudaGraph<Self::Output>, OpError> {
+        let stream = crate::runtime::next_stream()?.context().new_stream()?;
+        self.graph_on(&stream)
+    }
+
+    /// Runs it on `stream` without waiting, and waits for nothing on the device either: what the caller handed in by reference or
+    /// handle is not looked at for conflicts. What was moved in or made inside is kept until the work has finished. Later work of
+    /// others still follows this one where it conflicts.
+    ///
+    /// # Errors
+    /// Of the submission.
+    ///
+    /// # Safety
+    /// The caller orders the work behind everything that conflicts with it.
+    unsafe fn async_on(self, stream: &Arc<Stream>) -> Result<Self::Output, OpError> {
+        drive::unordered(self, &ExecutionContext::new(stream))
     }
 
     /// A future on a stream that the policy chooses now. Nothing is submitted before its first poll.

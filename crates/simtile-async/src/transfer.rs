@@ -10,7 +10,9 @@ use crate::reactor::Ticket;
 use crate::worker::Job;
 use crate::{DeviceOp, OpError, Pending, SubmitContext, into_future};
 use core::task::Poll;
-use simtile_core::{DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, HostLanding, MemoryError};
+use simtile_core::{
+    DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, HostLanding, MemoryError, PinnedHostBuffer, Stream,
+};
 use simtile_types::DeviceCopy;
 use std::sync::Arc;
 
@@ -64,6 +66,19 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
         if from.is_none() && job.is_none() {
             return Poll::Ready(Err(OpError::Finished));
         }
+        if let Some(recording) = cx.execution().recorder() {
+            let outside = &recording.outside;
+            let made = match from.take() {
+                Some(From::Zeros(len)) => DeviceBuffer::zeroed(outside, len).and_then(|mut buffer| {
+                    cx.submit().memset(&mut buffer, 0)?;
+                    Ok(buffer)
+                }),
+                Some(From::Values(values)) => replayed(cx, outside, &values),
+                Some(From::Shared(values)) => replayed(cx, outside, &values),
+                None => return Poll::Ready(Err(OpError::Finished)),
+            };
+            return Poll::Ready(made.map_err(Into::into));
+        }
         let (stream, from) = (cx.stream().clone(), from.take());
         let made = ready!(cx.offload(job, move || match from {
             Some(From::Zeros(len)) => DeviceBuffer::zeroed(&stream, len),
@@ -77,6 +92,18 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
 }
 
 into_future!([T: DeviceCopy] Create<T>);
+
+/// A buffer that each replay fills with these values, from pinned memory that the graph keeps.
+fn replayed<T: DeviceCopy>(
+    cx: &SubmitContext<'_>,
+    outside: &Arc<Stream>,
+    values: &[T],
+) -> Result<DeviceBuffer<T>, MemoryError> {
+    let mut buffer = DeviceBuffer::zeroed(outside, values.len())?;
+    let source = PinnedHostBuffer::from_slice(outside.context(), values)?;
+    cx.submit().copy_pinned(&source, &mut buffer)?;
+    Ok(buffer)
+}
 
 /// Device memory that an operation reads: borrowed, shared or owned.
 pub trait Source<T: DeviceCopy>: Send {
@@ -156,6 +183,11 @@ impl<T: DeviceCopy + Send + 'static, S: Source<T>> DeviceOp for Download<T, S> {
 
     fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<Self::Output, OpError>> {
         let Self { source, landing, job, ticket } = self;
+        if cx.execution().is_recording() {
+            let (what, why) =
+                ("a download", "a replay cannot hand out host values; download the graph's output instead");
+            return Poll::Ready(Err(OpError::NotCapturable { what, why }));
+        }
         let Some(from) = source.as_ref().map(S::view) else { return Poll::Ready(Err(OpError::Finished)) };
         let landing = match landing {
             Some(landing) => landing,
@@ -263,6 +295,11 @@ where
                 actual,
             };
             return Poll::Ready(Err(error.into()));
+        }
+        if cx.execution().is_recording() {
+            let source = PinnedHostBuffer::from_slice(cx.stream().context(), values)?;
+            cx.submit().copy_pinned(&source, to)?;
+            return Poll::Ready(target.take().ok_or(OpError::Finished));
         }
         let mut budget = HostBudget::new(if cx.may_block() { usize::MAX } else { HostBudget::POLL });
         while *queued < size_of_val(values) {

@@ -489,6 +489,41 @@ family! {
     }
 }
 
+family! {
+    /// Errors of captures and graphs.
+    GraphError {
+        /// Handles of different contexts were used together.
+        #[error("{user} belongs to {user_context}, but {used} belongs to {used_context}")]
+        OtherContext {
+            /// What the operation ran on.
+            user: String,
+            /// Its context.
+            user_context: String,
+            /// What it was given.
+            used: String,
+            /// That one's context.
+            used_context: String,
+        },
+        /// Something that may not happen during a capture ended it.
+        #[error("{on}: the capture was ended by something else, and gave no graph")]
+        Invalidated {
+            /// The capture.
+            on: String,
+        },
+        /// The executable cannot become what was asked for.
+        #[error("{what}: {why}")]
+        NotUpdatable {
+            /// The executable.
+            what: String,
+            /// Why not.
+            why: String,
+        },
+        /// The stream cannot be used here.
+        #[error("{0}")]
+        Stream(#[from] StreamError),
+    }
+}
+
 /// A family whose operations run on streams.
 pub(crate) trait OnStream: Family {
     /// A stream's refusal, as an error of the family.
@@ -521,7 +556,7 @@ macro_rules! on_stream {
     )* };
 }
 
-on_stream! { MemoryError LaunchError }
+on_stream! { MemoryError LaunchError GraphError }
 
 fn log_suffix(log: &str) -> String {
     if log.trim().is_empty() { String::new() } else { format!("\n{}", log.trim()) }
@@ -543,6 +578,7 @@ pub enum Error {
     Memory(#[from] MemoryError),
     Module(#[from] ModuleError),
     Launch(#[from] LaunchError),
+    Graph(#[from] GraphError),
 }
 
 #[cfg(test)]

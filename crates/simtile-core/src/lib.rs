@@ -33,6 +33,7 @@ pub mod dlpack;
 mod error;
 mod event;
 mod function;
+mod graph;
 mod label;
 mod launch;
 mod memory;
@@ -48,9 +49,12 @@ pub use context::{
     Snapshot, StreamPriorityRange, SyncPolicy, drain_background,
 };
 pub use device::{Device, Uuid};
-pub use error::{ContextError, DeviceError, Error, LaunchError, MemoryError, ModuleError, StreamError};
+pub use error::{
+    ContextError, DeviceError, Error, GraphError, LaunchError, MemoryError, ModuleError, StreamError,
+};
 pub use event::{Event, TimedEvent};
 pub use function::{Function, FunctionAttributes, ParameterLayout};
+pub use graph::{Capture, CapturedGraph, GraphExec};
 pub use launch::{LaunchArgs, LaunchOptions};
 pub use memory::{
     AllocationId, ChunksMut, DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, DeviceColumns,

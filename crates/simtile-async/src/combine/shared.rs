@@ -18,7 +18,8 @@ enum State<T> {
     Waiting(Option<BoxedDeviceOp<'static, T>>),
     /// A thread is submitting it.
     Polled(ThreadId),
-    Done(Result<Arc<T>, OpError>),
+    /// In which world it ran, and what it gave.
+    Done(Option<u64>, Result<Arc<T>, OpError>),
 }
 
 pub(crate) struct Shared<T> {
@@ -39,7 +40,7 @@ pub struct SharedDeviceOp<T> {
 
 /// A shared operation that has run already, and gave `value`.
 pub fn shared<T>(value: Arc<T>) -> SharedDeviceOp<T> {
-    let state = Mutex::new((State::Done(Ok(value)), Vec::new()));
+    let state = Mutex::new((State::Done(None, Ok(value)), Vec::new()));
     SharedDeviceOp { shared: Arc::new(Shared { state }) }
 }
 
@@ -64,7 +65,12 @@ impl<T: DeviceOutput + Send + Sync> DeviceOp for SharedDeviceOp<T> {
             let mut guard = self.shared.state.lock();
             let (state, wakers) = &mut *guard;
             match state {
-                State::Done(outcome) => return Poll::Ready(outcome.clone()),
+                State::Done(Some(world), Ok(_)) if *world != cx.execution().world() => {
+                    let name = |world: u64| if world == 0 { "outside of captures" } else { "in a capture" };
+                    let (ran, wanted) = (name(*world), name(cx.execution().world()));
+                    return Poll::Ready(Err(OpError::OtherWorld { ran, wanted }));
+                }
+                State::Done(_, outcome) => return Poll::Ready(outcome.clone()),
                 State::Polled(thread) if *thread == me => return Poll::Ready(Err(OpError::Reentrant)),
                 State::Polled(_) => {
                     // A thread that may wait in place comes again with a waker.
@@ -92,7 +98,7 @@ impl<T: DeviceOutput + Send + Sync> DeviceOp for SharedDeviceOp<T> {
             Poll::Ready(outcome) => {
                 drop(op);
                 let outcome = outcome.map(Arc::new);
-                (State::Done(outcome.clone()), Poll::Ready(outcome))
+                (State::Done(Some(cx.execution().world()), outcome.clone()), Poll::Ready(outcome))
             }
         };
         let mut guard = self.shared.state.lock();

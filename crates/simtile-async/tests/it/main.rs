@@ -3,6 +3,7 @@
 mod common;
 mod drops;
 mod futures;
+mod graphs;
 mod launches;
 mod ops;
 mod runtimes;

@@ -13,6 +13,7 @@ use simtile_driver::{LabelTarget, call};
 use simtile_hazard::{Access, Mode, Region};
 use simtile_sync::Arc;
 use simtile_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{OnceLock, Weak};
 
 /// Identity of an allocation: never reused, unlike its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +60,8 @@ pub(crate) struct Allocation {
     /// Place in the context's list of what is alive.
     slot: AtomicUsize,
     made: core::time::Duration,
+    /// What holds it, for whoever has a reference and needs a handle.
+    this: OnceLock<Weak<Allocation>>,
 }
 
 impl Allocation {
@@ -150,6 +153,7 @@ impl Allocation {
             owners: AtomicUsize::new(0),
             slot: AtomicUsize::new(usize::MAX),
             made: simtile_sync::time::now(),
+            this: OnceLock::new(),
         }
     }
 
@@ -212,6 +216,15 @@ impl Allocation {
             // failure, so the answer is not looked at.
             let _ = unsafe { (extras.label)(driver.state(), target, text) };
         }
+    }
+
+    /// Another handle of it; `None` only before it has its first.
+    pub(crate) fn another_owner(&self) -> Option<Owner> {
+        self.this.get().and_then(Weak::upgrade).map(Owner::another)
+    }
+
+    pub(super) fn this(&self) -> &OnceLock<Weak<Allocation>> {
+        &self.this
     }
 
     pub(crate) fn name(&self) -> String {

@@ -16,6 +16,14 @@ impl Owner {
     /// The first handle of a new allocation.
     pub(crate) fn first(allocation: Arc<Allocation>) -> Self {
         allocation.owners().store(1, Ordering::Relaxed);
+        // Nobody else has it yet.
+        let _ = allocation.this().set(Arc::downgrade(&allocation));
+        Self(allocation)
+    }
+
+    /// One more handle of an allocation that has some.
+    pub(super) fn another(allocation: Arc<Allocation>) -> Self {
+        allocation.owners().fetch_add(1, Ordering::Relaxed);
         Self(allocation)
     }
 

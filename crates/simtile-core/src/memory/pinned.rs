@@ -270,12 +270,19 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
     where
         T: 'b,
     {
-        let (source, target) = (self.part(), target.into().part());
+        self.copy_by(stream.submit(), target.into())
+    }
+
+    pub(crate) fn copy_by(
+        &self,
+        builder: crate::SubmitBuilder<'_>,
+        target: DeviceBufferViewMut<'_, T>,
+    ) -> Result<Submission, MemoryError> {
+        let (source, target) = (self.part(), target.part());
         target.same_len("source", target.len, source.len)?;
         let (to, bytes, host) = (target.address(), target.num_bytes(), self.pointer());
         let on = || format!("copy of {} to {}", source.allocation.name(), target.allocation.name());
-        let builder =
-            stream.submit().touch(source.access_of(Mode::Read)).touch(target.access_of(Mode::Write));
+        let builder = builder.touch(source.access_of(Mode::Read)).touch(target.access_of(Mode::Write));
         builder.run(bytes > 0, on, |driver, raw| {
             // SAFETY: both sides have these bytes, and the tracker keeps both until the copy has finished.
             unsafe { call!(driver, cuMemcpyHtoDAsync(to, host.cast(), bytes, raw)) }

@@ -331,6 +331,16 @@ impl Stream {
         Ok(())
     }
 
+    /// The tracker's side; `None`: a default stream for which there was no room.
+    pub(crate) fn tracked(&self) -> Option<&Tracked> {
+        self.tracked.as_ref()
+    }
+
+    /// Whether it is one of the driver's default streams.
+    pub(crate) fn is_default(&self) -> bool {
+        matches!(self.name.kind, StreamKind::Legacy | StreamKind::PerThread(_))
+    }
+
     /// Whether the stream is ours, and used on any thread.
     #[inline]
     pub(crate) fn is_owned(&self) -> bool {

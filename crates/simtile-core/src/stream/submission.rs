@@ -11,11 +11,11 @@ use crate::context::{SubmitError, TrackedEvent};
 use crate::error::{LaunchError, MemoryError, On, OnStream, StreamError};
 use crate::launch::{check, launch};
 use crate::memory::{Allocation, DeviceBufferView, DeviceBufferViewMut, DeviceMemory, DeviceMemoryMut};
-use crate::{Function, LaunchArgs, LaunchOptions, Policy};
+use crate::{Capture, Function, GraphError, GraphExec, LaunchArgs, LaunchOptions, PinnedHostBuffer, Policy};
 use core::borrow::Borrow;
 use core::fmt;
-use simtile_driver::sys::CUstream;
-use simtile_driver::{AccessMode, DeclaredAccess, Driver, DriverError};
+use simtile_driver::sys::*;
+use simtile_driver::{AccessMode, DeclaredAccess, Driver, DriverError, call};
 use simtile_hazard::{Access, Mode, Outside, Scope, Stamp};
 use simtile_sync::Arc;
 use simtile_types::DeviceCopy;
@@ -46,6 +46,8 @@ pub struct SubmitBuilder<'a> {
     stream: &'a Arc<Stream>,
     touches: Touches<'a>,
     submit: Submit,
+    /// It becomes nodes of a graph.
+    capture: Option<&'a Capture>,
 }
 
 /// Work that was submitted. Dropping it never waits and ends nothing: the work owns what it touches until it has finished.
@@ -74,7 +76,7 @@ impl Stream {
     /// # }
     /// ```
     pub fn submit(self: &Arc<Self>) -> SubmitBuilder<'_> {
-        SubmitBuilder { stream: self, touches: Touches::new(), submit: Submit::PLAIN }
+        SubmitBuilder { stream: self, touches: Touches::new(), submit: Submit::PLAIN, capture: None }
     }
 }
 
@@ -141,6 +143,18 @@ impl<'a> SubmitBuilder<'a> {
         target.part().copy_from(self, source.part())
     }
 
+    /// Queues a copy of pinned host values over `target`, both of the same length.
+    ///
+    /// # Errors
+    /// As [`SubmitBuilder::copy`].
+    pub fn copy_pinned<T: DeviceCopy + 'a>(
+        self,
+        source: &'a PinnedHostBuffer<T>,
+        target: impl Into<DeviceBufferViewMut<'a, T>>,
+    ) -> Result<Submission, MemoryError> {
+        source.copy_by(self, target.into())
+    }
+
     /// Queues setting every element to `value`.
     ///
     /// # Errors
@@ -189,6 +203,9 @@ impl<'a> SubmitBuilder<'a> {
         let Some(builder) = self.prepare(function, &options, args)? else {
             return Ok(Submission::nothing(stream));
         };
+        if let Some(capture) = builder.capture {
+            capture.keep_function(function);
+        }
         let declared = builder.declared();
         builder.run(
             true,
@@ -246,6 +263,40 @@ impl<'a> SubmitBuilder<'a> {
     /// As [`SubmitBuilder::copy`].
     pub fn order_only(self) -> Result<Submission, StreamError> {
         self.run(true, || "an order".into(), |_, _| Ok(()))
+    }
+
+    pub(crate) fn into_capture(mut self, capture: &'a Capture) -> Self {
+        self.capture = Some(capture);
+        self
+    }
+
+    /// Launches a graph. Inside a capture it becomes a child node, whose accesses join those of the outer graph.
+    ///
+    /// # Errors
+    /// [`GraphError::OtherContext`], what the policy refuses, or the driver's.
+    pub fn graph(self, exec: &GraphExec) -> Result<Submission, GraphError> {
+        let named = || exec.to_string();
+        self.stream.same_context(exec.context(), named).map_err(GraphError::from_stream)?;
+        let raw_exec = exec.alive()?;
+        let on = || format!("{exec} on {}", self.stream);
+        if let Some(capture) = self.capture {
+            capture.keep_all(exec.graph().kept());
+            let child = exec.graph().cu_graph();
+            let calls = |driver, raw| add_child(driver, raw, child);
+            capture.record::<GraphError>(self.stream, &[], &exec.captured(), true, on, calls)?;
+            return Ok(Submission::nothing(self.stream));
+        }
+        let submit = Submit { current: false, ..self.submit };
+        // SAFETY: executable and stream are alive and of one context.
+        let launched = self.stream.submit_tracked(&exec.accesses(), submit, |driver, raw| unsafe {
+            call!(driver, cuGraphLaunch(raw_exec, raw))
+        });
+        match launched {
+            Ok(done) => {
+                Ok(Submission { stream: self.stream.clone(), stamp: Some(done.stamp), event: done.event })
+            }
+            Err(error) => Err(self.stream.refused(error, &[], on)),
+        }
     }
 
     pub(crate) fn stream(&self) -> &'a Arc<Stream> {
@@ -334,6 +385,11 @@ impl<'a> SubmitBuilder<'a> {
         if strided {
             accesses = super::strides::merge(self.touches.as_slice());
         }
+        if let Some(capture) = self.capture {
+            let (touches, current) = (self.touches.as_slice(), self.submit.current);
+            capture.record(self.stream, touches, &accesses, current, on, calls)?;
+            return Ok(Submission::nothing(self.stream));
+        }
         match self.stream.submit_tracked(&accesses, self.submit, calls) {
             Ok(done) => {
                 Ok(Submission { stream: self.stream.clone(), stamp: Some(done.stamp), event: done.event })
@@ -347,6 +403,26 @@ impl<'a> SubmitBuilder<'a> {
         let used: SmallVec<[&Allocation; 8]> =
             self.touches.as_slice().iter().map(|touch| touch.allocation).collect();
         self.stream.refused(error, &used, || format!("{} on {}", on(), self.stream))
+    }
+}
+
+/// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
+const SET_DEPENDENCIES: u32 = 1;
+
+/// Adds a graph to what is recorded on a stream, behind what was recorded there last.
+fn add_child(driver: Driver, stream: CUstream, child: CUgraph) -> Result<(), DriverError> {
+    let (mut status, mut id) = (CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0);
+    let (mut graph, mut count, mut node) = (CUgraph::NULL, 0, CUgraphNode::NULL);
+    let mut behind = core::ptr::null();
+    // SAFETY: the stream is alive; the out-pointers are valid for the call. The list of nodes that it gives lives until
+    // the stream is given more work, which nobody does meanwhile.
+    unsafe {
+        call!(
+            driver,
+            cuStreamGetCaptureInfo(stream, &mut status, &mut id, &mut graph, &mut behind, &mut count)
+        )?;
+        call!(driver, cuGraphAddChildGraphNode(&mut node, graph, behind, count, child))?;
+        call!(driver, cuStreamUpdateCaptureDependencies(stream, &mut node, 1, SET_DEPENDENCIES))
     }
 }
 
