@@ -7,7 +7,6 @@ use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::CUgraphNodeType as Type;
 use simtile_driver::sys::CUlaunchAttributeID as Id;
 use simtile_driver::sys::*;
-use std::ffi::c_void;
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,15 +27,6 @@ crate::frame::registry::tests! { Driver, "graph_nodes";
 const CLUSTERS: Need = Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, "clusters");
 const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 
-unsafe extern "C" fn count(data: *mut c_void) {
-    // SAFETY: the tests pass a counter that outlives the work.
-    unsafe { &*data.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
-}
-
-fn counter(n: &AtomicU32) -> *mut c_void {
-    std::ptr::from_ref(n).cast_mut().cast()
-}
-
 fn copy(gpu: &Gpu<'_>, dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> CUgraphNodeParams {
     let mut params = blank(Type::CU_GRAPH_NODE_TYPE_MEMCPY);
     // SAFETY: zeros are valid in every field.
@@ -54,12 +44,6 @@ fn copy(gpu: &Gpu<'_>, dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) -> CUgr
 fn host(called: &AtomicU32) -> CUgraphNodeParams {
     let mut params = blank(Type::CU_GRAPH_NODE_TYPE_HOST);
     params.u.host = CUDA_HOST_NODE_PARAMS_v2 { fn_: Some(count), userData: counter(called) };
-    params
-}
-
-fn waits(event: CUevent) -> CUgraphNodeParams {
-    let mut params = blank(Type::CU_GRAPH_NODE_TYPE_WAIT_EVENT);
-    params.u.eventWait = CUDA_EVENT_WAIT_NODE_PARAMS { event };
     params
 }
 

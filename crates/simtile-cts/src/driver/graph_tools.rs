@@ -6,6 +6,7 @@ use crate::ok;
 use simtile_driver::sys::*;
 use std::ffi::c_void;
 use std::ptr::null;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A new graph.
 pub fn graph(cx: &Cx) -> Check<CUgraph> {
@@ -126,4 +127,22 @@ pub fn allocation(device: CUdevice, bytes: usize) -> CUgraphNodeParams {
     p.bytesize = bytes;
     params.u.alloc = p;
     params
+}
+
+/// Parameters of a wait for an event.
+pub fn waits(event: CUevent) -> CUgraphNodeParams {
+    let mut params = blank(CUgraphNodeType::CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+    params.u.eventWait = CUDA_EVENT_WAIT_NODE_PARAMS { event };
+    params
+}
+
+/// A host function that adds 1 to a counter.
+pub unsafe extern "C" fn count(data: *mut c_void) {
+    // SAFETY: the tests pass a counter that outlives the work.
+    unsafe { &*data.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
+}
+
+/// What [`count`] is given.
+pub fn counter(n: &AtomicU32) -> *mut c_void {
+    std::ptr::from_ref(n).cast_mut().cast()
 }

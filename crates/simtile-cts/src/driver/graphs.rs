@@ -1,10 +1,10 @@
 //! Graphs: building, instantiating, launching, changing.
 
+use super::graph_tools::{count, counter, exec, graph, replay};
 use crate::frame::{Check, Cx, Need, threads};
 use crate::gpu::{Args, Gpu, SOON, Shape};
 use crate::{code, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 crate::frame::registry::tests! { Driver, "graphs";
@@ -22,18 +22,6 @@ crate::frame::registry::tests! { Driver, "graphs";
 }
 
 const NONE: *const CUgraphNode = std::ptr::null();
-
-fn graph(cx: &Cx) -> Check<CUgraph> {
-    let mut graph = CUgraph::NULL;
-    ok!(cx, cuGraphCreate(&mut graph, 0))?;
-    Ok(graph)
-}
-
-fn exec(cx: &Cx, graph: CUgraph) -> Check<CUgraphExec> {
-    let mut exec = CUgraphExec::NULL;
-    ok!(cx, cuGraphInstantiateWithFlags(&mut exec, graph, 0))?;
-    Ok(exec)
-}
 
 fn set(dst: CUdeviceptr, value: u32) -> CUDA_MEMSET_NODE_PARAMS {
     CUDA_MEMSET_NODE_PARAMS { dst, pitch: 0, value, elementSize: 4, width: 1, height: 1 }
@@ -97,20 +85,6 @@ fn memset(cx: &Cx, graph: CUgraph, after: &[CUgraphNode], at: u64, value: u32) -
     let (mut node, params, context) = (CUgraphNode::NULL, set(at, value), current(cx)?);
     ok!(cx, cuGraphAddMemsetNode(&mut node, graph, after.as_ptr(), after.len(), &params, context))?;
     Ok(node)
-}
-
-fn replay(gpu: &Gpu<'_>, exec: CUgraphExec, stream: CUstream) -> Check {
-    ok!(gpu.cx(), cuGraphLaunch(exec, stream))?;
-    gpu.sync(stream)
-}
-
-unsafe extern "C" fn count(data: *mut c_void) {
-    // SAFETY: the tests pass a counter that outlives the work.
-    unsafe { &*data.cast::<AtomicU32>() }.fetch_add(1, Ordering::SeqCst);
-}
-
-fn counter(n: &AtomicU32) -> *mut c_void {
-    std::ptr::from_ref(n).cast_mut().cast()
 }
 
 fn built_graphs_run_in_order(cx: &Cx) -> Check {
