@@ -6,7 +6,7 @@
 
 use clap::{Parser, Subcommand};
 use simtile_cts::frame::report::{Report, Totals};
-use simtile_cts::frame::{Cx, Seeds, Stop, Target, Test, coverage, expected, run};
+use simtile_cts::frame::{Cx, Seeds, Stop, Target, Test, coverage, expected, run, selftest};
 use simtile_cts::probe::{Probe, probes};
 use simtile_cts::{cost, explorer, machine, tests};
 use simtile_driver::count::Counted;
@@ -220,7 +220,7 @@ struct Options {
 /// As a child process: one test, its report on the last line. A failure is in the report, not in the exit
 /// code, so that the parent can tell it from a crash.
 fn run_exact(target: &Target, name: &str, json: bool) -> i32 {
-    let Some(test) = tests().find(|test| test.name == name) else {
+    let Some(test) = tests().chain(selftest::TESTS).find(|test| test.name == name) else {
         eprintln!("there is no test {name}");
         return 2;
     };

@@ -1,9 +1,13 @@
 //! The frame itself: what it says about tests that fail, panic or hang, and that the list of tests is in order.
 
 use simtile_cts::frame::report::{Report, Totals};
-use simtile_cts::frame::{Check, Cx, Layer, Mask, Need, PROMISES, Stop, Target, Test, expected, run};
+use simtile_cts::frame::{
+    Check, Cx, Layer, Mask, Need, PROMISES, Stop, Target, Test, child, expected, run, selftest,
+};
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 const fn test(name: &'static str, needs: &'static [Need], seeds: u64, run: fn(&Cx) -> Check) -> Test {
     Test { name, layer: Layer::Driver, family: "frame", promises: &[], needs, seeds, run }
@@ -56,6 +60,77 @@ fn every_end_of_a_test_is_reported() {
     // A test counts once, whatever its number of seeds.
     assert_eq!(Totals::of(&reports), Totals { passed: 2, failed: 3, skipped: 1 });
     assert_eq!(Totals::of(&reports).to_string(), "2 passed, 3 failed, 1 skipped");
+}
+
+/// The way of tests on a GPU: the suite's program runs each in a child process, and ends those that hang.
+#[test]
+fn every_end_of_a_child_process_is_reported() {
+    let program = Path::new(env!("CARGO_BIN_EXE_simtile-cts"));
+    let child = |test, seconds| child::run(program, test, &Target::SimFifo, Duration::from_secs(seconds));
+    let report = child(&selftest::PASSES, 60);
+    assert_eq!((report.outcome.as_str(), report.reason.as_str()), ("pass", ""));
+    assert_eq!(report.entries, ["cuInit", "cuDeviceGetCount"], "what the child called");
+    let report = child(&selftest::FAILS, 60);
+    assert_eq!((report.outcome.as_str(), report.reason.as_str()), ("fail", "on purpose"));
+    let report = child(&selftest::SKIPS, 60);
+    assert_eq!((report.outcome.as_str(), report.reason.as_str()), ("unsupported", "on purpose"));
+    let report = child(&selftest::DIES, 60);
+    assert_eq!(report.outcome, "fail");
+    assert!(report.reason.contains("signal") && report.reason.contains("last words"), "{}", report.reason);
+    let began = Instant::now();
+    let report = child(&selftest::HANGS, 2);
+    assert_eq!((report.test.as_str(), report.outcome.as_str()), ("selftest::hangs", "fail"));
+    assert!(report.reason.contains("hangs: killed after 2 s last words"), "{}", report.reason);
+    // The line that a run prints names it.
+    let line = report.line(false).unwrap();
+    assert!(line.starts_with("FAIL  selftest::hangs (driver): hangs"), "{line}");
+    assert!(began.elapsed() < Duration::from_secs(60), "the watchdog came late");
+    assert_eq!(run::WATCHDOG, Duration::from_secs(60));
+}
+
+/// Nothing a child leaves behind makes its parent wait, and no report excuses a bad end.
+#[cfg(unix)]
+#[test]
+fn children_that_lie_or_leave_processes_behind_fail() {
+    let folder = std::env::temp_dir().join(format!("simtile-frame-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let child = |name: &str, script: &str, seconds| {
+        let path = folder.join(name);
+        // Written by another process: a file that this one has open for writing, for however short a time, may be
+        // inherited by a child of another test, and then cannot be executed.
+        let written = Command::new("sh")
+            .args(["-c", "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\" && chmod 755 \"$0\""])
+            .arg(&path)
+            .arg(script)
+            .status()
+            .unwrap();
+        assert!(written.success());
+        child::run(&path, &selftest::PASSES, &Target::Cuda, Duration::from_secs(seconds))
+    };
+    let good = run::execute(&PASSES, &Target::SimFast);
+    let good = serde_json::to_string(&good).unwrap();
+    let report = child("passes", &format!("echo noise; echo '{good}'"), 60);
+    assert_eq!(report.outcome, "pass");
+    let report = child("dies_late", &format!("echo '{good}'; exit 3"), 60);
+    assert!(report.outcome == "fail" && report.reason.contains("exit status: 3"), "{}", report.reason);
+    let report = child("silent", "exit 0", 60);
+    assert!(report.outcome == "fail" && report.reason.contains("ended with"), "{}", report.reason);
+    let report = child("leaves", "sleep 120 & echo words >&2; exit 5", 60);
+    assert!(report.reason.contains("exit status: 5") && report.reason.contains("words"), "{}", report.reason);
+    assert!(report.millis < 60_000.0, "waited {} ms for a process left behind", report.millis);
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
+/// No name of a test for the frame is in the list.
+#[test]
+fn tests_of_the_frame_are_found_by_exact_name_alone() {
+    assert!(!simtile_cts::tests().any(|test| test.name.starts_with("selftest")));
+    let program = env!("CARGO_BIN_EXE_simtile-cts");
+    let run = |arguments: &[&str]| Command::new(program).args(arguments).output().unwrap();
+    assert_eq!(run(&["run", "--filter", "selftest"]).status.code(), Some(1), "no test matches");
+    assert_eq!(run(&["run", "--exact", "selftest::passes"]).status.code(), Some(0));
+    assert_eq!(run(&["run", "--exact", "selftest::fails"]).status.code(), Some(1));
+    assert_eq!(run(&["run", "--exact", "selftest::no_such"]).status.code(), Some(2));
 }
 
 /// The suite needs no driver library to run, and a test that a machine cannot run is told as that, never as passed.

@@ -1,6 +1,7 @@
 //! The frame: what a test is, how it runs, what is reported.
 
 mod capture;
+pub mod child;
 mod context;
 pub mod coverage;
 pub mod expected;
@@ -8,6 +9,7 @@ pub(crate) mod outcome;
 pub(crate) mod registry;
 pub mod report;
 pub mod run;
+pub mod selftest;
 mod target;
 pub mod threads;
 

@@ -1,19 +1,17 @@
 //! Running tests.
 //!
 //! On a simulator each test gets its own one, in a thread of this process. On a GPU each test runs in a child
-//! process of its own, because a fault takes the context, and sometimes the process, with it. Either way a
+//! process of its own ([`child`]), because a fault takes the context, and sometimes the process, with it. Either way a
 //! watchdog ends the wait (by default after [`WATCHDOG`]): a child is killed; a thread cannot be, so it is left behind and
 //! the run exits with a failure at its end.
 
 use super::report::Report;
 use super::target::Seeds;
-use super::{Check, Cx, Need, Outcome, Stop, Target, Test};
+use super::{Check, Cx, Need, Outcome, Stop, Target, Test, child};
 use simtile_driver::Entry;
 use simtile_driver::count::Counted;
 use simtile_sim::explore::{Strategy, explore};
-use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
@@ -42,7 +40,7 @@ pub fn run_all(
                     let report = if target.is_simulator() {
                         in_thread(test, target, watchdog)
                     } else {
-                        in_child(test, target, watchdog)
+                        child::run_self(test, target, watchdog)
                     };
                     done(&report);
                     reports.lock().unwrap_or_else(PoisonError::into_inner).push((index, report));
@@ -177,69 +175,4 @@ fn in_thread(test: &'static Test, target: &Target, watchdog: Duration) -> Report
             }
         }
     }
-}
-
-fn in_child(test: &Test, target: &Target, watchdog: Duration) -> Report {
-    let started = Instant::now();
-    let outcome = child_report(test, target, watchdog, started);
-    outcome.unwrap_or_else(|text| {
-        Report::new(test, target, Outcome::Fail(text), Vec::new(), started.elapsed().as_secs_f64() * 1e3)
-    })
-}
-
-fn child_report(
-    test: &Test,
-    target: &Target,
-    watchdog: Duration,
-    started: Instant,
-) -> Result<Report, String> {
-    let program = std::env::current_exe().map_err(|error| format!("own path unknown: {error}"))?;
-    let mut child = Command::new(program)
-        .args(["run", "--json", "--driver", &target.name(), "--exact", test.name])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("no child process: {error}"))?;
-    // Both pipes are drained while the child runs, or a talkative one would block.
-    let drain = |pipe: Option<Box<dyn Read + Send>>| {
-        thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(mut pipe) = pipe {
-                let _ = pipe.read_to_end(&mut bytes);
-            }
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    };
-    let out = drain(child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>));
-    let err = drain(child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>));
-    let status = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break Some(status),
-            Ok(None) if started.elapsed() < watchdog => thread::sleep(Duration::from_millis(2)),
-            Ok(None) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                break None;
-            }
-            Err(error) => return Err(format!("lost the child process: {error}")),
-        }
-    };
-    let out = out.join().unwrap_or_default();
-    let err = err.join().unwrap_or_default();
-    let Some(status) = status else {
-        return Err(format!("hangs: killed after {} s {}", watchdog.as_secs(), tail(&err)));
-    };
-    let report = out.lines().rev().find_map(|line| serde_json::from_str::<Report>(line).ok());
-    match report {
-        // A test that passed and then died at exit did not pass.
-        Some(report) if report.outcome == "fail" || status.success() => Ok(report),
-        _ => Err(format!("the test's process ended with {status} {}", tail(&err))),
-    }
-}
-
-/// The end of what a process wrote, on one line.
-fn tail(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(5)..].join(" | ")
 }
