@@ -389,6 +389,36 @@ family! {
             /// The call that failed.
             source: DriverError,
         },
+        /// The image is whole, but its code is for other devices.
+        #[error("{image} is for {made_for}, which {device} does not run ({source})")]
+        WrongArchitecture {
+            /// What was loaded.
+            image: String,
+            /// The architecture of its code, such as `sm_100a`.
+            made_for: String,
+            /// The architecture of the device, such as `sm_90`.
+            device: String,
+            /// The call that failed.
+            source: DriverError,
+        },
+        /// None of several images can be loaded here.
+        #[error("no image of {} fits {device}: {}", refused.len(), refused.join("; "))]
+        NoImageFits {
+            /// The architecture of the device, such as `sm_90`.
+            device: String,
+            /// Why each was refused, best first.
+            refused: Vec<String>,
+        },
+        /// An option of the compiler does not apply, or has no such value.
+        #[error("{image}: the option {option} {why}")]
+        BadOption {
+            /// What was loaded.
+            image: String,
+            /// The option and its value.
+            option: String,
+            /// What is wrong.
+            why: String,
+        },
         /// Tile IR bytecode was given to a driver that takes only compiled code.
         #[error("{image}: this driver does not load Tile IR bytecode; compile it with tileiras for {target}")]
         NeedsTileCompiler {

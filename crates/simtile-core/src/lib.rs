@@ -36,6 +36,7 @@ mod function;
 mod graph;
 mod label;
 mod launch;
+mod load;
 mod memory;
 mod module;
 mod policy;
@@ -56,6 +57,7 @@ pub use event::{Event, TimedEvent};
 pub use function::{Function, FunctionAttributes, ParameterLayout};
 pub use graph::{Capture, CapturedGraph, GraphExec};
 pub use launch::{LaunchArgs, LaunchOptions};
+pub use load::JitOptions;
 pub use memory::{
     AllocationId, ChunksMut, DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, DeviceColumns,
     DeviceColumnsMut, DeviceMemory, DeviceMemoryMut, HostLanding, MemoryLease, PinnedHostBuffer, PinnedRead,

@@ -77,6 +77,9 @@ type GetProcAddress = unsafe extern "C" fn(
     *mut CUdriverProcAddressQueryResult,
 ) -> CUresult;
 
+/// Newer versions of an entry with the very signature that this crate declares: a driver that has only those will do.
+const SAME_SIGNATURE: &[(Entry, c_int)] = &[(Entry::cuEventElapsedTime, 12080)];
+
 /// An opened libcuda: the library and the slots of its symbols.
 struct CudaLib {
     get_proc_address: GetProcAddress,
@@ -105,20 +108,25 @@ impl CudaLib {
             self.slots[entry as usize].store(pointer, Ordering::Relaxed);
             return pointer;
         }
+        let same = SAME_SIGNATURE.iter().filter(|(of, _)| *of == entry).map(|&(_, version)| version);
+        let versions = core::iter::once(entry.since()).chain(same);
+        let found = versions.map(|version| self.look_up(entry, version)).find(|pointer| !pointer.is_null());
+        let pointer = found.unwrap_or(core::ptr::null_mut());
+        self.slots[entry as usize].store(pointer, Ordering::Relaxed);
+        pointer
+    }
+
+    /// The function that `entry`'s name stands for at a version, or null.
+    fn look_up(&self, entry: Entry, version: c_int) -> *mut c_void {
         let mut name = [0u8; 96];
         name[..entry.name().len()].copy_from_slice(entry.name().as_bytes());
         let mut pointer = core::ptr::null_mut();
         let mut status = CUdriverProcAddressQueryResult::default();
         // SAFETY: the name is NUL-terminated (every entry name is shorter than the array), the
         // out-pointers are valid, and the function was looked up under this signature's symbol.
-        let code = unsafe {
-            (self.get_proc_address)(name.as_ptr().cast(), &mut pointer, entry.since(), 0, &mut status)
-        };
-        if !code.is_ok() {
-            return core::ptr::null_mut();
-        }
-        self.slots[entry as usize].store(pointer, Ordering::Relaxed);
-        pointer
+        let code =
+            unsafe { (self.get_proc_address)(name.as_ptr().cast(), &mut pointer, version, 0, &mut status) };
+        if code.is_ok() { pointer } else { core::ptr::null_mut() }
     }
 }
 

@@ -171,10 +171,13 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
 "#;
 
 /// The version of the driver, not that of any header, decides which function of a name is called; the result is the same.
+/// Only the first version, only the second, both.
 #[test]
 fn fr_n2_versions_of_an_entry_give_the_same_result() {
     let folder = Folder::new("versions");
-    for (name, first, last) in [("one.so", "2000", "12080"), ("both.so", "2000", "99999")] {
+    for (name, first, last) in
+        [("one.so", "2000", "12080"), ("two.so", "12080", "99999"), ("both.so", "2000", "99999")]
+    {
         let source = VERSIONED.replace("FIRST", first).replace("LAST", last);
         let driver = Driver::open(folder.library(&source, &[name])).unwrap();
         let (mut millis, event) = (0.0, simtile_driver::sys::CUevent(16));
@@ -182,6 +185,14 @@ fn fr_n2_versions_of_an_entry_give_the_same_result() {
         let code = unsafe { driver.cuEventElapsedTime(&mut millis, event, event) };
         assert_eq!((code, millis), (CUresult::CUDA_SUCCESS, 1.5), "{name}");
     }
+    // Neither: an error of the call that names it.
+    let source = VERSIONED.replace("FIRST", "0").replace("LAST", "0");
+    let driver = Driver::open(folder.library(&source, &["none.so"])).unwrap();
+    let (mut millis, event) = (0.0, simtile_driver::sys::CUevent(16));
+    // SAFETY: the entry is missing, so nothing is called.
+    let code = unsafe { driver.cuEventElapsedTime(&mut millis, event, event) };
+    let error = driver.check(Entry::cuEventElapsedTime, code).unwrap_err();
+    assert!(error.is_missing_entry() && error.to_string().contains("cuEventElapsedTime"), "{error}");
 }
 
 /// Nothing is linked against the driver: a binary without one runs, and says what is missing when it is asked for.

@@ -33,6 +33,8 @@ pub const FAMILIES: &[&[Test]] = &[
     bad_images::TESTS,
     bad_launches::TESTS,
     field_reports::TESTS,
+    field_reports::BINDING,
+    field_reports::IMAGES,
 ];
 
 /// Where most tests start: device 0, its primary context, a stream.
