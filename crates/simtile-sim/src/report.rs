@@ -110,6 +110,7 @@ impl Report {
         kernel: &str,
         allocation: &crate::memory::Allocation,
         found: &crate::check::Undeclared,
+        place: Option<&str>,
     ) -> Self {
         use crate::check::Touch;
         use simtile_driver::AccessMode;
@@ -129,8 +130,9 @@ impl Report {
             Some(label) => format!("'{label}'"),
             None => format!("the buffer of {} bytes at {:#x}", allocation.bytes, allocation.base),
         };
+        let at = place.map_or_else(String::new, |place| format!("; it does so at {place}"));
         let text = format!(
-            "kernel {kernel} {touch} byte {} of {buffer}, which its launch declared {said}",
+            "kernel {kernel} {touch} byte {} of {buffer}, which its launch declared {said}{at}",
             found.offset
         );
         let mut report = Self::new(ReportKind::Undeclared, text);

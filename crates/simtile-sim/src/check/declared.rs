@@ -15,6 +15,8 @@ pub struct Undeclared {
     pub offset: u64,
     /// What the launch declared of that byte, if anything.
     pub declared: Option<AccessMode>,
+    /// The instruction that touched it, as the interpreter counts them; 0 if it did not say.
+    pub site: u16,
 }
 
 fn covers(mode: AccessMode, touch: Touch) -> bool {
@@ -41,7 +43,8 @@ pub fn undeclared(map: &TouchMap, declared: &[(u64, u64, AccessMode)]) -> Vec<Un
             (rest != 0).then(|| offset + u64::from(rest.trailing_zeros()))
         })?;
         let said = declared.iter().find(|&&(offset, bytes, _)| offset <= at && at - offset < bytes);
-        Some(Undeclared { touch, offset: at.saturating_sub(base), declared: said.map(|&(_, _, mode)| mode) })
+        let (offset, declared) = (at.saturating_sub(base), said.map(|&(_, _, mode)| mode));
+        Some(Undeclared { touch, offset, declared, site: map.site(at, touch) })
     });
     found.collect()
 }

@@ -538,9 +538,9 @@ impl Core {
             let memory = Arc::as_ptr(map.backing());
             let here: Vec<_> = places.iter().filter(|place| place.0 == memory).map(|place| place.1).collect();
             for found in undeclared(map, &here) {
-                self.report(
-                    Report::undeclared(launch.name(), allocation, &found).on_stream(Some(job.label.clone())),
-                );
+                let place = launch.locate()(found.site);
+                let report = Report::undeclared(launch.name(), allocation, &found, place.as_deref());
+                self.report(report.on_stream(Some(job.label.clone())));
             }
         }
     }

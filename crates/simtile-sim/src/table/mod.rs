@@ -21,6 +21,7 @@ mod init;
 mod ipc;
 mod launch;
 mod library;
+mod linker;
 mod memory;
 mod memset;
 mod module;
@@ -65,6 +66,7 @@ pub(crate) static TABLE: Table = {
     let table = green::fill(table);
     let table = module::fill(table);
     let table = library::fill(table);
+    let table = linker::fill(table);
     let table = function::fill(table);
     let table = launch::fill(table);
     // The memory families. Their state and queued work are in `heap.rs`.
