@@ -1,7 +1,7 @@
 //! The legacy default stream, per-thread default streams, and what waits for them.
 
-use crate::frame::{Check, Cx, Stop, threads};
-use crate::gpu::{Args, Gpu, Shape};
+use crate::frame::{Check, Cx, Need, Stop, threads};
+use crate::gpu::{A_WHILE, Args, Gpu, Shape};
 use crate::{cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
 
@@ -15,6 +15,9 @@ crate::frame::registry::tests! { Driver, "default_streams";
     per_thread_and_legacy_wait_for_each_other,
     per_thread_does_not_wait_for_other_streams,
     copies_without_a_stream_ignore_non_blocking_streams,
+    copies_without_a_stream_wait_for_blocking_streams,
+    memsets_without_a_stream_follow_blocking_streams,
+    every_device_has_its_own needs [Need::Devices(2)],
 }
 
 fn legacy_has_two_names(cx: &Cx) -> Check {
@@ -162,4 +165,73 @@ fn copies_without_a_stream_ignore_non_blocking_streams(cx: &Cx) -> Check {
     ensure!(!gpu.is_done(held)?, "a copy without a stream finished gated work");
     gate.open();
     gpu.sync(free)
+}
+
+/// A call without a stream on a thread of its own, behind a blocking stream whose gated kernel sets the word to 3. Whether the
+/// call was over while the gate was closed.
+fn behind_a_gate(gpu: &Gpu<'_>, word: CUdeviceptr, call: impl FnOnce() -> Check + Send) -> Check<bool> {
+    let blocking = gpu.stream_with(CUstream_flags::CU_STREAM_DEFAULT)?;
+    let store = gpu.kernel(c"store_one")?;
+    // A driver may load code at its first launch, which waits for everything.
+    gpu.launch(store, Shape::ONE, blocking, &Args::new().with(word).with(1u32))?;
+    gpu.sync(blocking)?;
+    let gate = gpu.gate(blocking)?;
+    gpu.launch(store, Shape::ONE, blocking, &Args::new().with(word).with(3u32))?;
+    threads::scope(|scope| {
+        let caller = scope.spawn(|| {
+            gpu.enter()?;
+            call()
+        });
+        threads::sleep(A_WHILE);
+        let early = caller.is_over();
+        gate.open();
+        caller.join().unwrap_or_else(|_| Err(Stop::fail("the calling thread panicked")))?;
+        gpu.sync(blocking)?;
+        Ok(early)
+    })
+}
+
+fn copies_without_a_stream_wait_for_blocking_streams(cx: &Cx) -> Check {
+    let gpu = Gpu::new(cx)?;
+    let word = gpu.zeroed(4)?;
+    let mut found = 0;
+    let early = behind_a_gate(&gpu, word, || {
+        found = gpu.word(word)?;
+        Ok(())
+    })?;
+    ensure!(!early, "a copy without a stream passed a gated blocking stream");
+    ensure_eq!(found, 3, "word copied behind a blocking stream's kernel");
+    Ok(())
+}
+
+fn memsets_without_a_stream_follow_blocking_streams(cx: &Cx) -> Check {
+    let gpu = Gpu::new(cx)?;
+    let word = gpu.zeroed(4)?;
+    // Whether the call itself waits is the driver's affair.
+    behind_a_gate(&gpu, word, || ok!(cx, cuMemsetD32(word, 7, 1)))?;
+    ok!(cx, cuCtxSynchronize())?;
+    ensure_eq!(gpu.word(word)?, 7, "word set behind a blocking stream's kernel");
+    Ok(())
+}
+
+fn every_device_has_its_own(cx: &Cx) -> Check {
+    let second = Gpu::on(cx, 1)?;
+    let theirs = second.kernel(c"empty")?;
+    second.launch(theirs, Shape::ONE, CUstream::NULL, &Args::new())?;
+    ok!(cx, cuCtxSynchronize())?;
+    let first = Gpu::on(cx, 0)?;
+    let empty = first.kernel(c"empty")?;
+    for stream in [CUstream::NULL, CUstream::PER_THREAD] {
+        first.enter()?;
+        let gate = first.gate(stream)?;
+        first.launch(empty, Shape::ONE, stream, &Args::new())?;
+        let held = first.recorded(stream)?;
+        second.enter()?;
+        second.launch(theirs, Shape::ONE, stream, &Args::new())?;
+        second.finishes(second.recorded(stream)?, "the other device's default stream beside a gated one")?;
+        ensure!(!first.is_done(held)?, "gated work of the first device finished");
+        gate.open();
+        first.finishes(held, "work on the first device's default stream")?;
+    }
+    Ok(())
 }

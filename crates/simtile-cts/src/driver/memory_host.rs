@@ -9,7 +9,7 @@ use std::ffi::c_void;
 
 const MANAGED: Need =
     Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, "managed memory");
-const CONCURRENT: Need = Need::Attribute(
+pub(super) const CONCURRENT: Need = Need::Attribute(
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
     "concurrent access to managed memory",
 );

@@ -15,6 +15,7 @@ mod copies;
 mod default_streams;
 mod devices;
 mod events;
+mod fat_binaries;
 mod graph_conditions;
 mod graph_edges;
 mod graph_memory;
@@ -28,8 +29,10 @@ mod ipc;
 mod launch_attributes;
 mod launch_errors;
 mod launches;
+mod linker;
 mod memory;
 mod memory_2d;
+mod memory_facts;
 mod memory_host;
 mod module_functions;
 mod modules;
@@ -60,6 +63,7 @@ pub const FAMILIES: &[&[Test]] = &[
     memory::TESTS,
     memory_2d::TESTS,
     memory_host::TESTS,
+    memory_facts::TESTS,
     pointers::TESTS,
     pools::TESTS,
     vmm::TESTS,
@@ -68,6 +72,8 @@ pub const FAMILIES: &[&[Test]] = &[
     peer::TESTS,
     modules::TESTS,
     module_functions::TESTS,
+    fat_binaries::TESTS,
+    linker::TESTS,
     launches::TESTS,
     launch_attributes::TESTS,
     launch_errors::TESTS,

@@ -30,7 +30,6 @@ crate::frame::registry::tests! { Driver, "modules";
     library_globals,
     library_errors,
     library_from_a_file,
-    linker_joins_ptx,
     unload_after_use,
     destroyed_handles_are_refused needs [crate::frame::Need::Simulator("CUDA leaves the use of a destroyed handle undefined")],
 }
@@ -63,7 +62,7 @@ fn load_by_every_call(cx: &Cx) -> Check {
 }
 
 /// A file of this content that nobody else has.
-fn file(cx: &Cx, name: &str, content: &[u8]) -> Check<CString> {
+pub(super) fn file(cx: &Cx, name: &str, content: &[u8]) -> Check<CString> {
     let path = std::env::temp_dir().join(format!(
         "simtile-cts-{}-{}-{name}",
         std::process::id(),
@@ -73,7 +72,7 @@ fn file(cx: &Cx, name: &str, content: &[u8]) -> Check<CString> {
     CString::new(path.as_os_str().as_encoded_bytes()).map_err(Stop::fail)
 }
 
-fn remove(path: &CStr) {
+pub(super) fn remove(path: &CStr) {
     // A file left behind in the temporary folder is no failure.
     let _ = std::fs::remove_file(path.to_string_lossy().as_ref());
 }
@@ -157,7 +156,7 @@ fn refused(gpu: &Gpu<'_>, image: &[u8]) -> Check<(CUresult, String)> {
     Ok((code, CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned()))
 }
 
-fn is_one_of(code: CUresult, expected: &[CUresult], what: &str) -> Check {
+pub(super) fn is_one_of(code: CUresult, expected: &[CUresult], what: &str) -> Check {
     ensure!(expected.contains(&code), "{what} returned {code:?}, expected one of {expected:?}");
     Ok(())
 }
@@ -486,56 +485,6 @@ fn library_from_a_file(cx: &Cx) -> Check {
     kernel(&gpu, library, c"fill")?;
     let code = load(&mut library, c"/no/such/folder/library.ptx");
     is_one_of(code, &[CUresult::CUDA_ERROR_FILE_NOT_FOUND], "a library file that is not there")
-}
-
-fn linker_joins_ptx(cx: &Cx) -> Check {
-    let gpu = Gpu::new(cx)?;
-    let stream = gpu.stream()?;
-    let mut state = CUlinkState::NULL;
-    let code = cu!(cx, cuLinkCreate(0, std::ptr::null_mut(), std::ptr::null_mut(), &mut state));
-    if cx.simulator().is_some() && code == CUresult::CUDA_ERROR_NOT_SUPPORTED {
-        return Err(Stop::unsupported("the simulator has no linker"));
-    }
-    ensure_eq!(code, CUresult::CUDA_SUCCESS, "a linker");
-    ok!(
-        cx,
-        cuLinkAddData(
-            state,
-            CUjitInputType::CU_JIT_INPUT_PTX,
-            kernels::GLOBALS.as_ptr().cast_mut().cast(),
-            kernels::GLOBALS.len(),
-            c"globals".as_ptr(),
-            0,
-            std::ptr::null_mut(),
-            std::ptr::null_mut()
-        )
-    )?;
-    let path = file(cx, "link.ptx", &kernels::BASIC[..kernels::BASIC.len() - 1])?;
-    let added = ok!(
-        cx,
-        cuLinkAddFile(
-            state,
-            CUjitInputType::CU_JIT_INPUT_PTX,
-            path.as_ptr(),
-            0,
-            std::ptr::null_mut(),
-            std::ptr::null_mut()
-        )
-    );
-    remove(&path);
-    added?;
-    let (mut image, mut bytes) = (std::ptr::null_mut(), 0);
-    ok!(cx, cuLinkComplete(state, &mut image, &mut bytes))?;
-    ensure!(!image.is_null() && bytes > 0, "the linker made {bytes} bytes");
-    let mut module = CUmodule::NULL;
-    ok!(cx, cuModuleLoadData(&mut module, image))?;
-    let word = gpu.zeroed(4)?;
-    gpu.function(module, c"use_globals")?;
-    let store = gpu.function(module, c"store_one")?;
-    gpu.launch(store, Shape::ONE, stream, &Args::new().with(word).with(4u32))?;
-    gpu.sync(stream)?;
-    ensure_eq!(gpu.word(word)?, 4, "word written by a linked kernel");
-    ok!(cx, cuLinkDestroy(state))
 }
 
 fn unload_after_use(cx: &Cx) -> Check {

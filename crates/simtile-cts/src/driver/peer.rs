@@ -2,7 +2,8 @@
 
 use crate::frame::{Check, Cx, Need, Stop, same};
 use crate::gpu::{Args, Gpu, Shape};
-use crate::{code, ensure_eq, ok};
+use crate::{code, ensure, ensure_eq, ok};
+use simtile_driver::sys::*;
 
 const TWO: Need = Need::Devices(2);
 
@@ -17,6 +18,11 @@ crate::frame::registry::tests! { Driver, "peer";
     pool_memory_freed_on_the_other_devices_stream needs [TWO, Need::POOLS],
     copies_of_pool_memory_between_devices needs [TWO, Need::POOLS],
     copies_of_pool_memory_want_their_device_current needs [TWO, Need::POOLS],
+    devices_work_at_the_same_time needs [TWO],
+    each_device_has_its_own_memory needs [TWO],
+    each_device_has_its_own_pool needs [TWO, Need::POOLS],
+    pinned_memory_is_every_devices needs [TWO],
+    managed_memory_is_every_devices needs [TWO, super::memory_host::CONCURRENT],
 }
 
 /// Both devices, the first one current.
@@ -180,4 +186,106 @@ fn copies_of_pool_memory_want_their_device_current(cx: &Cx) -> Check {
     first.enter()?;
     first.sync(a)?;
     same("words", &first.read::<u32>(ours, 100)?, &[3; 100])
+}
+
+fn devices_work_at_the_same_time(cx: &Cx) -> Check {
+    let (first, second) = both(cx)?;
+    let a = first.stream()?;
+    second.enter()?;
+    let (b, store) = (second.stream()?, second.kernel(c"store_one")?);
+    let word = second.zeroed(4)?;
+    first.enter()?;
+    let gate = first.gate(a)?;
+    let held = first.recorded(a)?;
+    second.enter()?;
+    second.launch(store, Shape::ONE, b, &Args::new().with(word).with(6u32))?;
+    // All of the second device's work, and none of the first one's.
+    ok!(cx, cuCtxSynchronize())?;
+    ensure_eq!(second.word(word)?, 6, "word written while the first device is held");
+    ensure!(!first.is_done(held)?, "waiting for the second device finished gated work of the first");
+    gate.open();
+    first.finishes(held, "work of the first device")
+}
+
+fn each_device_has_its_own_memory(cx: &Cx) -> Check {
+    let (first, second) = both(cx)?;
+    let free = |gpu: &Gpu<'_>| -> Check<usize> {
+        gpu.enter()?;
+        let mut free = 0;
+        ok!(cx, cuMemGetInfo(&mut free, &mut 0))?;
+        Ok(free)
+    };
+    let before = (free(&first)?, free(&second)?);
+    first.enter()?;
+    let memory = first.alloc(64 << 20)?;
+    let after = (free(&first)?, free(&second)?);
+    ensure!(
+        before.0 >= after.0 + (64 << 20),
+        "64 MiB on device 0 took {} bytes there",
+        before.0 as i64 - after.0 as i64
+    );
+    // Others may use a GPU as well, but not for that much.
+    let taken = before.1.saturating_sub(after.1);
+    ensure!(taken < 64 << 20, "64 MiB on device 0 took {taken} bytes of device 1");
+    first.enter()?;
+    ok!(cx, cuMemFree(memory))
+}
+
+fn each_device_has_its_own_pool(cx: &Cx) -> Check {
+    let (first, second) = both(cx)?;
+    let (mut ours, mut theirs) = (CUmemoryPool::NULL, CUmemoryPool::NULL);
+    ok!(cx, cuDeviceGetDefaultMemPool(&mut ours, first.device))?;
+    ok!(cx, cuDeviceGetDefaultMemPool(&mut theirs, second.device))?;
+    ensure!(ours != theirs, "both devices have the default pool {ours:?}");
+    let used = |pool| -> Check<u64> {
+        let mut bytes = 0u64;
+        let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+        ok!(cx, cuMemPoolGetAttribute(pool, attribute, (&raw mut bytes).cast()))?;
+        Ok(bytes)
+    };
+    let before = (used(ours)?, used(theirs)?);
+    // The stream's device decides, not the current one.
+    second.enter()?;
+    let stream = second.stream()?;
+    first.enter()?;
+    let mut pointer = 0;
+    ok!(cx, cuMemAllocAsync(&mut pointer, 1 << 20, stream))?;
+    second.sync(stream)?;
+    ensure_eq!((used(ours)?, used(theirs)?), (before.0, before.1 + (1 << 20)), "bytes used of both pools");
+    ok!(cx, cuMemFreeAsync(pointer, stream))?;
+    second.sync(stream)
+}
+
+/// With unified addressing all pinned memory is portable.
+fn pinned_memory_is_every_devices(cx: &Cx) -> Check {
+    let (first, second) = both(cx)?;
+    let pinned = first.pinned(4)?;
+    second.enter()?;
+    let (stream, store) = (second.stream()?, second.kernel(c"store_one")?);
+    let mut device = 0;
+    ok!(cx, cuMemHostGetDevicePointer(&mut device, pinned.host(), 0))?;
+    ensure_eq!(device, pinned.device, "address of pinned memory for the other device");
+    second.launch(store, Shape::ONE, stream, &Args::new().with(device + 4).with(77u32))?;
+    second.sync(stream)?;
+    ensure_eq!(pinned.to_vec(), [0, 77, 0, 0], "words written by the other device");
+    first.enter()?;
+    ok!(cx, cuMemFreeHost(pinned.host()))
+}
+
+fn managed_memory_is_every_devices(cx: &Cx) -> Check {
+    let (first, second) = both(cx)?;
+    let mut memory = 0;
+    ok!(cx, cuMemAllocManaged(&mut memory, 4096, CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0))?;
+    for (gpu, at) in [(&first, 0u32), (&second, 1)] {
+        gpu.enter()?;
+        let (stream, store) = (gpu.stream()?, gpu.kernel(c"store_one")?);
+        let word = memory + 4 * u64::from(at);
+        gpu.launch(store, Shape::ONE, stream, &Args::new().with(word).with(50 + at))?;
+        gpu.sync(stream)?;
+    }
+    let host = std::ptr::with_exposed_provenance::<u32>(memory as usize);
+    // SAFETY: managed memory is host memory, and both kernels have finished.
+    let found = unsafe { [host.read_volatile(), host.add(1).read_volatile()] };
+    ensure_eq!(found, [50, 51], "words written by both devices");
+    ok!(cx, cuMemFree(memory))
 }

@@ -29,6 +29,8 @@ crate::frame::registry::tests! { Driver, "pools";
     default_pool_cannot_be_destroyed needs [POOLS],
     access_of_the_own_device needs [POOLS],
     many_small_allocations needs [POOLS],
+    the_current_pool_serves_allocations_without_one needs [POOLS],
+    one_stream_reuses_without_growing needs [POOLS],
 }
 
 /// A pool on the device's memory.
@@ -337,4 +339,47 @@ fn many_small_allocations(cx: &Cx) -> Check {
         same("words of a small allocation", &gpu.read::<u32>(pointer, words)?, &vec![round; words])?;
     }
     Ok(())
+}
+
+fn the_current_pool_serves_allocations_without_one(cx: &Cx) -> Check {
+    let gpu = Gpu::new(cx)?;
+    let (stream, pool, default) = (gpu.stream()?, create(&gpu)?, default_pool(&gpu)?);
+    let used = |pool| attribute(&gpu, pool, Attr::CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    let before = used(default)?;
+    ok!(cx, cuDeviceSetMemPool(gpu.device, pool))?;
+    let mine = alloc(&gpu, 1 << 20, stream)?;
+    gpu.sync(stream)?;
+    ensure_eq!(
+        (used(pool)?, used(default)?),
+        (1 << 20, before),
+        "bytes used of the current and the default pool"
+    );
+    // The default one again: what was allocated stays where it is.
+    ok!(cx, cuDeviceSetMemPool(gpu.device, default))?;
+    let other = alloc(&gpu, 2 << 20, stream)?;
+    gpu.sync(stream)?;
+    ensure_eq!((used(pool)?, used(default)?), (1 << 20, before + (2 << 20)), "bytes used of both pools");
+    for pointer in [mine, other] {
+        ok!(cx, cuMemFreeAsync(pointer, stream))?;
+    }
+    gpu.sync(stream)?;
+    ensure_eq!((used(pool)?, used(default)?), (0, before), "bytes used after freeing");
+    Ok(())
+}
+
+/// What a stream frees it can have again at once: nothing waits, and the pool does not grow.
+fn one_stream_reuses_without_growing(cx: &Cx) -> Check {
+    let gpu = Gpu::new(cx)?;
+    let (stream, pool) = (gpu.stream()?, create(&gpu)?);
+    let gate = gpu.gate(stream)?;
+    for round in 0..50 {
+        let mut pointer = 0;
+        ok!(cx, cuMemAllocFromPoolAsync(&mut pointer, 48 << 20, pool, stream))?;
+        ok!(cx, cuMemsetD32Async(pointer, round, 1024, stream))?;
+        ok!(cx, cuMemFreeAsync(pointer, stream))?;
+    }
+    let reserved = attribute(&gpu, pool, Attr::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)?;
+    ensure!(reserved <= 2 * (48 << 20), "{reserved} bytes were reserved for 50 times 48 MiB, one at a time");
+    gate.open();
+    gpu.sync(stream)
 }

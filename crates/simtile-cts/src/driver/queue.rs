@@ -191,9 +191,9 @@ fn a_context_has_room_for_no_more_on_32_streams(cx: &Cx) -> Check {
     room(cx, 32, ROOM - 48, ROOM + 16)
 }
 
-/// 82 on each of 100: eight queues do not divide them evenly, and the first full one holds up whoever takes turns.
+/// 82 on each of 100: eight queues do not divide them evenly, and the first full one holds up whoever takes turns. In an
+/// exploration 36, which they do not divide either: a hundred workers that take turns at the engine's lock cost minutes.
 fn a_context_has_room_for_no_more_on_100_streams(cx: &Cx) -> Check {
-    // A hundred workers that take turns at the engine's lock.
-    cx.not_explored("8 168 launches on 100 streams take minutes with each seed")?;
-    room(cx, 100, ROOM - 600, ROOM + 100)
+    let (count, uneven) = if cx.is_explored() { (36, 900) } else { (100, 600) };
+    room(cx, count, ROOM - uneven, ROOM + 100)
 }

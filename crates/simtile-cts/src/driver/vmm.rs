@@ -1,6 +1,6 @@
 //! Virtual memory: reserve, create, map, allow.
 
-use crate::frame::{Check, Cx, Need, Stop, same};
+use crate::frame::{Check, Cx, Need, same};
 use crate::gpu::Gpu;
 use crate::{code, cu, ensure, ensure_eq, ok};
 use simtile_driver::sys::*;
@@ -24,7 +24,7 @@ crate::frame::registry::tests! { Driver, "vmm";
     mapped_range_cannot_be_freed needs [VMM],
     strangers needs [VMM],
     reservations_do_not_overlap needs [VMM],
-    file_descriptor_round_trip needs [VMM, Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, "file descriptors for memory")],
+    file_descriptor_round_trip needs [VMM],
 }
 
 pub(super) fn property(device: CUdevice, handle: CUmemAllocationHandleType) -> CUmemAllocationProp {
@@ -288,15 +288,27 @@ fn reservations_do_not_overlap(cx: &Cx) -> Check {
     Ok(())
 }
 
+/// What one process exports another can import, and so can itself.
 fn file_descriptor_round_trip(cx: &Cx) -> Check {
+    let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+    if cx.simulator().is_none() {
+        cx.require(&[Need::Attribute(attribute, "file descriptors for memory")])?;
+    }
     let vmm = Vmm::new(cx)?;
     let kind = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let mut handle = 0;
     ok!(cx, cuMemCreate(&mut handle, vmm.page, &property(vmm.gpu.device, kind), 0))?;
     let mut descriptor = -1i32;
     let code = cu!(cx, cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, kind, 0));
-    if cx.simulator().is_some() && code == CUresult::CUDA_ERROR_NOT_SUPPORTED {
-        return Err(Stop::unsupported("the simulator shares no memory between processes"));
+    if cx.simulator().is_some() {
+        ensure_eq!(vmm.gpu.attribute(attribute)?, 0, "file descriptors for memory");
+        // Left out there, both ways: no descriptor that leads nowhere, no handle from one.
+        ensure_eq!(code, CUresult::CUDA_ERROR_NOT_SUPPORTED, "export as a file descriptor");
+        ensure_eq!(descriptor, -1, "file descriptor");
+        let (mut imported, stranger) = (0, std::ptr::without_provenance_mut(3));
+        code!(cx, [CUDA_ERROR_NOT_SUPPORTED], cuMemImportFromShareableHandle(&mut imported, stranger, kind))?;
+        ensure_eq!(imported, 0, "imported handle");
+        return super::linker::reported(cx, "is not supported by the simulator");
     }
     ensure_eq!(code, CUresult::CUDA_SUCCESS, "export as a file descriptor");
     ensure!(descriptor >= 0, "file descriptor {descriptor}");

@@ -40,17 +40,9 @@ impl Cx {
         self.simulator.as_ref()
     }
 
-    /// Stops where the test would run in an exploration; why not.
-    ///
-    /// # Errors
-    /// [`Stop`] with the reason.
-    pub fn not_explored(&self, why: &str) -> Check {
-        match &self.simulator {
-            Some(simulator) if simulator.config().mode == Mode::Explore => {
-                Err(Stop::unsupported(format!("not in an exploration: {why}")))
-            }
-            _ => Ok(()),
-        }
+    /// Whether this run explores schedules: every step of every thread is a decision then, so that big numbers cost minutes.
+    pub fn is_explored(&self) -> bool {
+        self.simulator.as_ref().is_some_and(|simulator| simulator.config().mode == Mode::Explore)
     }
 
     /// The seed of this run.
