@@ -135,7 +135,7 @@ fn an_access_out_of_bounds_names_its_line() {
     for (image, module) in images() {
         let operations = memory_operations(&module);
         // The first load, the second one, the store: each in turn finds half of a tile.
-        for short in 0..3 {
+        for (short, &operation) in operations.iter().enumerate() {
             let rig = Rig::new(&image);
             let mut buffers = [0; 3];
             for (at, buffer) in buffers.iter_mut().enumerate() {
@@ -143,7 +143,7 @@ fn an_access_out_of_bounds_names_its_line() {
             }
             rig.add(rig.stream(), buffers);
             let report = rig.report(ReportKind::KernelFault);
-            let (file, number) = line(&module, operations[short]);
+            let (file, number) = line(&module, operation);
             let site = report.site.as_ref().expect("a fault has a place");
             assert_eq!(site.source, Some((file.clone(), number)), "buffer {short}: {report}");
             let text = report.to_string();
@@ -156,7 +156,7 @@ fn an_access_out_of_bounds_names_its_line() {
 fn a_read_of_what_nothing_wrote_names_its_line() {
     for (image, module) in images() {
         let operations = memory_operations(&module);
-        for unwritten in 0..2 {
+        for (unwritten, &operation) in operations.iter().enumerate().take(2) {
             let rig = Rig::new(&image);
             let mut buffers = [0; 3];
             for (at, buffer) in buffers.iter_mut().enumerate() {
@@ -164,7 +164,7 @@ fn a_read_of_what_nothing_wrote_names_its_line() {
             }
             rig.add(rig.stream(), buffers);
             let report = rig.report(ReportKind::UninitialisedRead);
-            let (file, number) = line(&module, operations[unwritten]);
+            let (file, number) = line(&module, operation);
             let site = report.site.as_ref().expect("a finding has a place");
             assert_eq!(site.source, Some((file.clone(), number)), "buffer {unwritten}: {report}");
             assert!(report.to_string().contains(&format!("{file}:{number}")), "{report}");

@@ -14,19 +14,19 @@ entries! {
     }
 
     // Nothing can have been created.
-    fn cuLinkAddData(_call, _state: CUlinkState, _kind: CUjitInputType, _data: *mut c_void, _bytes: usize, _name: *const c_char, _count: c_uint, _options: *mut CUjit_option, _values: *mut *mut c_void) {
+    fn cuLinkAddData(_call, _linker: CUlinkState, _kind: CUjitInputType, _data: *mut c_void, _bytes: usize, _name: *const c_char, _count: c_uint, _options: *mut CUjit_option, _values: *mut *mut c_void) {
         Err(INVALID_HANDLE)
     }
 
-    fn cuLinkAddFile(_call, _state: CUlinkState, _kind: CUjitInputType, _path: *const c_char, _count: c_uint, _options: *mut CUjit_option, _values: *mut *mut c_void) {
+    fn cuLinkAddFile(_call, _linker: CUlinkState, _kind: CUjitInputType, _path: *const c_char, _count: c_uint, _options: *mut CUjit_option, _values: *mut *mut c_void) {
         Err(INVALID_HANDLE)
     }
 
-    fn cuLinkComplete(_call, _state: CUlinkState, _image: *mut *mut c_void, _bytes: *mut usize) {
+    fn cuLinkComplete(_call, _linker: CUlinkState, _image: *mut *mut c_void, _bytes: *mut usize) {
         Err(INVALID_HANDLE)
     }
 
-    fn cuLinkDestroy(_call, _state: CUlinkState) {
+    fn cuLinkDestroy(_call, _linker: CUlinkState) {
         Err(INVALID_HANDLE)
     }
 }
