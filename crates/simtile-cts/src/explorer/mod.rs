@@ -1,8 +1,12 @@
 //! Random safe programs over the runtime, under exploration and with the checker on.
 //!
+//! Steps of buffers and views are here, those of operations, futures and graphs in `ops`.
+//!
 //! A program has host threads, each with buffers of its own and one that all read. Every step is an operation of the safe
 //! API (and one kernel, whose accesses are named); beside it runs a model in host memory. A seed fails if a value differs from
 //! the model, if the checker reports anything, if nobody can go on, or if memory is not accounted for at the end.
+
+mod ops;
 
 use simtile_core::{Context, Device, DeviceBuffer, Error, Function, LaunchArgs, PinnedHostBuffer, Stream};
 use simtile_sim::explore::{Random, Strategy, explore};
@@ -145,7 +149,7 @@ impl Thread {
     fn step(&mut self) -> Result<Result<(), String>, Error> {
         let stream = self.stream();
         let value = self.random.bits() as u32;
-        match self.random.below(13) {
+        match self.random.below(13 + ops::KINDS) {
             0 | 1 if self.buffers.len() < BUFFERS => {
                 let len = [1, 17, MOST][self.random.below(3)];
                 let buffer = DeviceBuffer::zeroed(&stream, len)?;
@@ -230,6 +234,7 @@ impl Thread {
                     self.pinned.write()?.fill(value);
                 }
             }
+            kind if kind >= 13 => return self.operation(kind - 13, &stream, value),
             _ => {}
         }
         Ok(Ok(()))
