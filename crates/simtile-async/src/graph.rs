@@ -197,6 +197,17 @@ impl GraphScope<'_> {
         drive::enqueue(op, self.execution)
     }
 
+    /// Runs an operation now, outside of the capture: memory that replays do not fill, for example. Captured work may use its output.
+    ///
+    /// # Errors
+    /// The operation's.
+    pub fn outside<Op: DeviceOp>(&self, op: Op) -> Result<Op::Output, OpError> {
+        match self.execution.recorder() {
+            Some(recording) => drive::enqueue(op, &ExecutionContext::new(&recording.outside)),
+            None => Err(OpError::Graph { what: "the scope records nothing".into() }),
+        }
+    }
+
     /// Takes another stream in, behind what the scope's stream has recorded so far. It joins at the end.
     ///
     /// # Errors

@@ -138,6 +138,23 @@ impl<'a> AsyncKernelLaunchBuilder<'a> {
         Ok(AsyncKernelLaunch { options, function: self.function, args: self.args })
     }
 
+    /// As [`AsyncKernelLaunchBuilder::finalize_owned_unchecked`] of a plain launch, which cannot fail before it is run.
+    ///
+    /// # Safety
+    /// As [`AsyncKernelLaunchBuilder::finalize_unchecked`].
+    pub unsafe fn finalize_owned_with<R, F>(
+        self,
+        config: LaunchConfig,
+        resources: R,
+        args: F,
+    ) -> OwnedAsyncKernelLaunch<R, F>
+    where
+        F: for<'r> Fn(&'r mut R) -> LaunchArgs<'r>,
+    {
+        let options = Final { launch: LaunchOptions::new(config), waits_outside: self.options.waits_outside };
+        OwnedAsyncKernelLaunch { options, function: self.function, resources: Some(resources), args }
+    }
+
     /// As [`AsyncKernelLaunchBuilder::finalize_unchecked`], for memory that the operation owns: `args` adds to a new list what the
     /// kernel gets, and the operation gives `resources` back when it has been submitted. Arguments added before come first.
     ///

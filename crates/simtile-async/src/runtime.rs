@@ -80,6 +80,12 @@ impl Runtime {
         self.0.devices.iter().map(|slot| slot.context.device())
     }
 
+    /// Ordinal of the first device.
+    pub fn default_ordinal(&self) -> usize {
+        // `build` makes no runtime without devices.
+        self.0.devices[0].context.ordinal()
+    }
+
     /// The context of a device.
     ///
     /// # Errors

@@ -49,6 +49,16 @@ fn inter_kernel_refuses_what_its_kernels_only_assume() {
 }
 
 #[test]
+fn async_pipeline_checks_every_value_and_leaves_nothing() {
+    for settings in ["mode=fast", "mode=fifo"] {
+        let output = run(env!("CARGO_BIN_EXE_async_pipeline"), &[], settings);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{settings}: {err}");
+        assert!(out.contains("5 replays right") && out.contains("left over   nothing"), "{out}");
+    }
+}
+
+#[test]
 fn vector_add_runs() {
     let output = run(env!("CARGO_BIN_EXE_vector_add"), &[], "");
     assert!(output.status.success());

@@ -8,22 +8,16 @@
 #![deny(unsafe_code)]
 
 mod args;
-mod reference;
-mod softmax;
 
-use args::Shape;
-use simtile::{DeviceBuffer, Function, LaunchArgs, LaunchConfig, Runtime, Stream, TimedEvent};
+use simtile::{DeviceBuffer, Function, Runtime, Stream, TimedEvent};
+use simtile_examples::{SCALE_OVER, Shape, reference, scale_over_call, softmax, softmax_call};
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-const SCALE_OVER: &str = include_str!("../../../kernels/scale_over.ptx");
 const FACTOR: f32 = 10.0;
-
-/// Most blocks in y on every device; rows beyond are reached by the kernel's loop.
-const MAX_GRID_Y: u32 = 65_535;
 
 fn main() -> ExitCode {
     let shape = match args::parse(std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned())) {
@@ -135,14 +129,12 @@ fn launch_softmax(
     x: &DeviceBuffer<f32>,
     y: &mut DeviceBuffer<f32>,
 ) -> Result<(), simtile::LaunchError> {
-    let (rows, cols, stride) = (shape.rows as i32, shape.cols as i32, shape.stride as i32);
-    let args = LaunchArgs::new().buffer(x).arg(rows).arg(cols).arg(stride).arg(1i32);
-    let args = args.buffer_mut(y).arg(rows).arg(cols).arg(stride).arg(1i32);
+    let (config, args) = softmax_call(shape, x, y);
     // SAFETY: both buffers have `rows * stride` elements, all initialised; cols is at most 1024 and the stride a multiple
     // of 16, which the kernel assumes (`args::parse`); allocations start at 256-byte boundaries.
     #[allow(unsafe_code, reason = "a raw launch: the kernel's accesses are our word")]
     unsafe {
-        stream.launch(function, LaunchConfig::tiles(shape.rows, 1, 1), args)
+        stream.launch(function, config, args)
     }
 }
 
@@ -154,14 +146,7 @@ fn launch_scale_over(
     data: &mut DeviceBuffer<f32>,
     threshold: f32,
 ) -> Result<(), simtile::LaunchError> {
-    const THREADS: u32 = 256;
-    let config = LaunchConfig {
-        grid_dim: (shape.cols.div_ceil(THREADS), shape.rows.min(MAX_GRID_Y), 1),
-        block_dim: (THREADS, 1, 1),
-        shared_mem_bytes: 0,
-    };
-    let args = LaunchArgs::new().buffer_mut(data).arg(shape.rows).arg(shape.cols).arg(shape.stride);
-    let args = args.arg(threshold).arg(FACTOR);
+    let (config, args) = scale_over_call(shape, data, threshold, FACTOR);
     // SAFETY: the buffer has `rows * stride` elements, all initialised, and the kernel stays inside of rows and columns.
     #[allow(unsafe_code, reason = "a raw launch: the kernel's accesses are our word")]
     unsafe {

@@ -9,17 +9,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-const BYTECODE: &[u8] = include_bytes!("../../../../../artifacts/tile_rs/rs_softmax_f32.tileirbc");
-const CUBIN_SM_90: &[u8] = include_bytes!("../../../../../artifacts/tile_rs/rs_softmax_f32.cubin");
+const BYTECODE: &[u8] = include_bytes!("../../../artifacts/tile_rs/rs_softmax_f32.tileirbc");
+const CUBIN_SM_90: &[u8] = include_bytes!("../../../artifacts/tile_rs/rs_softmax_f32.cubin");
 
 /// The loaded kernel.
 pub struct Tile {
+    /// The module; its kernel is `rs_softmax_f32`.
     pub module: Arc<Module>,
     /// What was loaded.
     pub origin: String,
 }
 
 /// Loads the first image that suits the device.
+///
+/// # Errors
+/// There is none, and no compiler; or the driver's.
 pub fn load(context: &Arc<Context>) -> Result<Tile, Box<dyn Error>> {
     if !context.device().is_simulated() && context.device().compute_capability()? == (9, 0) {
         let module = context.load_module(CUBIN_SM_90)?;

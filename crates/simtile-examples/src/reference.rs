@@ -1,13 +1,14 @@
 //! The same on the CPU.
 
-use crate::args::Shape;
+use crate::Shape;
 
 /// Largest difference of a softmax value, relative to 1 plus the value.
 const TOLERANCE: f32 = 1e-5;
 
 /// A matrix of values between -4 and 4, zeros in the padding. The same every time.
 ///
-/// Fails if the host has no memory for it.
+/// # Errors
+/// The host has no memory for it.
 pub fn input(shape: Shape) -> Result<Vec<f32>, std::collections::TryReserveError> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut values = Vec::new();
@@ -28,6 +29,9 @@ fn rows(shape: Shape, values: &[f32]) -> impl Iterator<Item = &[f32]> {
 }
 
 /// Compares every value with the softmax of its row. Returns the largest difference.
+///
+/// # Errors
+/// The first value that is wrong, and where.
 pub fn check_softmax(shape: Shape, input: &[f32], output: &[f32]) -> Result<f32, String> {
     let mut worst = 0f32;
     for (r, (x, y)) in rows(shape, input).zip(rows(shape, output)).enumerate() {
@@ -48,6 +52,9 @@ pub fn check_softmax(shape: Shape, input: &[f32], output: &[f32]) -> Result<f32,
 }
 
 /// Compares every value with what scaling makes of it, bit for bit. Returns how many were scaled.
+///
+/// # Errors
+/// The first value that is wrong, and where.
 pub fn check_scaled(
     shape: Shape,
     before: &[f32],
