@@ -15,7 +15,7 @@ pub const SCALE_OVER: &str = include_str!("../kernels/scale_over.ptx");
 /// Most blocks in y on every device; rows beyond are reached by the kernel's loop.
 const MAX_GRID_Y: u32 = 65_535;
 
-/// Geometry and arguments of the softmax of each row of `x` into `y`. Both have `shape.len()` elements.
+/// Geometry and arguments of the softmax of each row of `x` into `y`. Both have `shape.floats()` elements.
 pub fn softmax_call<'a>(
     shape: Shape,
     x: &'a simtile::DeviceBuffer<f32>,

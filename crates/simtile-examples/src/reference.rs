@@ -12,8 +12,8 @@ const TOLERANCE: f32 = 1e-5;
 pub fn input(shape: Shape) -> Result<Vec<f32>, std::collections::TryReserveError> {
     let mut state = 0x9E37_79B9_7F4A_7C15u64;
     let mut values = Vec::new();
-    values.try_reserve_exact(shape.len())?;
-    values.resize(shape.len(), 0.0);
+    values.try_reserve_exact(shape.floats())?;
+    values.resize(shape.floats(), 0.0);
     for row in values.chunks_exact_mut(shape.stride as usize) {
         for value in &mut row[..shape.cols as usize] {
             // Knuth's MMIX generator; the upper bits are good enough here.

@@ -38,7 +38,7 @@ impl Shape {
     }
 
     /// Floats in all, with those between the rows.
-    pub fn len(self) -> usize {
+    pub fn floats(self) -> usize {
         self.rows as usize * self.stride as usize
     }
 }

@@ -6,6 +6,7 @@ mod futures;
 mod graphs;
 mod launches;
 mod ops;
+mod polls;
 mod runtimes;
 mod shared;
 mod transfers;

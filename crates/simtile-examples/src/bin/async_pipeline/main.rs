@@ -150,7 +150,7 @@ fn launch<F: Args>(
     args: F,
 ) -> OwnedAsyncKernelLaunch<Pair, F> {
     let builder = ops::AsyncKernelLaunchBuilder::new(function);
-    // SAFETY: both buffers have `shape.len()` elements, all initialised. The softmax reads the first and writes the second; the other
+    // SAFETY: both buffers have `shape.floats()` elements, all initialised. The softmax reads the first and writes the second; the other
     // kernel updates the second. Shapes are checked by `Shape::new`.
     #[allow(unsafe_code, reason = "a raw launch: the kernel's accesses are our word")]
     unsafe {
@@ -201,7 +201,7 @@ async fn batches(kernels: &Kernels, streams: &Arc<ops::Runtime>) -> Result<(usiz
 /// Records the kernels once and replays them with new inputs.
 async fn graph(kernels: &Kernels, streams: &ops::Runtime) -> Result<usize, Box<dyn Error>> {
     let stream = streams.context(streams.default_ordinal())?.new_stream()?;
-    let len = kernels.shape.len();
+    let len = kernels.shape.floats();
     // The input is filled by every replay's owner, so it is made outside of what is recorded.
     let recorded = CudaGraph::scope(&stream, |scope| {
         let x = scope.outside(zeros::<f32>(len))?;
@@ -222,7 +222,7 @@ async fn graph(kernels: &Kernels, streams: &ops::Runtime) -> Result<usize, Box<d
 
 /// A copy that somebody else's code puts into the stream.
 async fn library(kernels: &Kernels, streams: &ops::Runtime) -> Result<(), Box<dyn Error>> {
-    let len = kernels.shape.len();
+    let len = kernels.shape.floats();
     let values = input(kernels.shape, 7).map_err(|error| error.to_string())?;
     let (x, y) = zip!(upload(values.clone()), zeros(len)).schedule(streams)?.await?;
     let (from, to, bytes) = (x.cu_deviceptr(), y.cu_deviceptr(), x.num_bytes());

@@ -63,7 +63,7 @@ fn run(shape: Shape, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
 
     let clock = Instant::now();
     // First of all, so that a matrix that is too large for the device is refused before the host makes one.
-    let mut y = DeviceBuffer::<f32>::zeroed(&stream, shape.len())?.with_label("y");
+    let mut y = DeviceBuffer::<f32>::zeroed(&stream, shape.floats())?.with_label("y");
     let input = reference::input(shape)?;
     let x = DeviceBuffer::from_slice(&stream, &input)?.with_label("x");
     stream.synchronize()?;

@@ -1,0 +1,75 @@
+//! Loading code, as operations.
+//!
+//! A load makes the driver wait for all pending work of the context, so a poll hands it to a thread of the runtime.
+
+use crate::worker::Job;
+use crate::{DeviceOp, OpError, SubmitContext, into_future};
+use core::task::Poll;
+use simtile_core::{Function, Module, ModuleError};
+use std::sync::Arc;
+
+/// See [`load_module`].
+#[must_use = "operations are lazy"]
+pub struct LoadModule {
+    image: Option<Arc<[u8]>>,
+    job: Option<Job<Result<Arc<Module>, ModuleError>>>,
+}
+
+/// Loads an image (PTX, cubin, fat binary, on a simulated driver also Tile bytecode) into the context that the operation runs in.
+pub fn load_module(image: impl Into<Arc<[u8]>>) -> LoadModule {
+    LoadModule { image: Some(image.into()), job: None }
+}
+
+impl DeviceOp for LoadModule {
+    type Output = Arc<Module>;
+
+    fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<Arc<Module>, OpError>> {
+        if self.image.is_none() && self.job.is_none() {
+            return Poll::Ready(Err(OpError::Finished));
+        }
+        let (context, image) = (cx.stream().context().clone(), self.image.take().unwrap_or_default());
+        match cx.offload(&mut self.job, move || context.load_module(&image)) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(loaded) => Poll::Ready(loaded.and_then(|loaded| Ok(loaded?))),
+        }
+    }
+}
+
+into_future!(LoadModule);
+
+/// See [`load_function`].
+#[must_use = "operations are lazy"]
+pub struct LoadFunction {
+    what: Option<(Arc<Module>, String)>,
+    job: Option<Job<Result<Function, ModuleError>>>,
+}
+
+/// A kernel of a module. Its code is loaded, and the stack limit raised to what it needs, so that its launches do not stall.
+pub fn load_function(module: Arc<Module>, name: impl Into<String>) -> LoadFunction {
+    LoadFunction { what: Some((module, name.into())), job: None }
+}
+
+impl DeviceOp for LoadFunction {
+    type Output = Function;
+
+    fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<Function, OpError>> {
+        if let Some((module, name)) = self.what.take() {
+            match cx.offload(&mut self.job, move || module.load_function(&name)) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(loaded) => return Poll::Ready(loaded.and_then(|loaded| Ok(loaded?))),
+            }
+        }
+        let (Some(job), Some(waker)) = (&mut self.job, cx.waker()) else {
+            return Poll::Ready(Err(OpError::Finished));
+        };
+        match job.poll(waker) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(loaded) => {
+                self.job = None;
+                Poll::Ready(loaded.and_then(|loaded| Ok(loaded?)))
+            }
+        }
+    }
+}
+
+into_future!(LoadFunction);

@@ -1,0 +1,105 @@
+//! O4: no poll holds its thread. In virtual time, where every slow call takes as long as it is told to.
+
+use crate::common::*;
+use simtile_async::prelude::*;
+use simtile_async::{download, load_function, load_module, upload, write, zeros};
+use simtile_core::{Context, DeviceBuffer};
+use simtile_driver::Entry;
+use simtile_sim::explore::{Strategy, explore};
+use simtile_sim::{Checks, Mode, Simulator};
+use simtile_sync::{Condvar, Mutex, time};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, Wake, Waker};
+use std::time::Duration;
+
+/// A thread that waits for its waker, in turn with the others.
+#[derive(Default)]
+struct Parked {
+    woken: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        *self.woken.lock() = true;
+        self.bell.notify_one();
+    }
+}
+
+/// Awaits, and says how long the longest poll took.
+fn longest_poll<F: Future + Unpin>(mut future: F) -> (F::Output, Duration) {
+    let parked = Arc::<Parked>::default();
+    let waker = Waker::from(parked.clone());
+    let mut cx = std::task::Context::from_waker(&waker);
+    let mut longest = Duration::ZERO;
+    loop {
+        let start = time::now();
+        let polled = Pin::new(&mut future).poll(&mut cx);
+        longest = longest.max(time::now() - start);
+        if let Poll::Ready(output) = polled {
+            return (output, longest);
+        }
+        let mut woken = parked.woken.lock();
+        while !std::mem::take(&mut *woken) {
+            parked.bell.wait(&mut woken);
+        }
+    }
+}
+
+#[test]
+fn slow_calls_hold_no_poll() {
+    for seed in 0..10 {
+        let outcome = explore(seed, Strategy::of_seed(seed), || {
+            let sim = Simulator::builder().mode(Mode::Explore).seed(seed).checks(Checks::ALL).quiet().build();
+            let context = Context::new(sim.driver(), 0).unwrap();
+            let stream = context.new_stream().unwrap();
+            let mut kept = DeviceBuffer::<u32>::zeroed(&stream, 1000).unwrap();
+            stream.synchronize().unwrap();
+            for entry in [
+                Entry::cuModuleLoadDataEx,
+                Entry::cuMemAllocFromPoolAsync,
+                Entry::cuMemHostAlloc,
+                Entry::cuEventSynchronize,
+                Entry::cuFuncLoad,
+            ] {
+                sim.slow(Some(entry), Duration::from_millis(20));
+            }
+            let limit = Duration::from_millis(1);
+            let start = time::now();
+            let load = load_module(SAXPY.as_bytes()).then(|module| load_function(module, "saxpy"));
+            let (function, longest) = longest_poll(load.on(&stream));
+            assert_eq!(function.unwrap().name(), "saxpy");
+            assert!(longest < limit, "load: {longest:?}");
+            assert!(time::now() - start >= Duration::from_millis(20), "the calls were slow");
+            let chain = zeros::<u32>(77).then(|_| upload(vec![1u32; 50])).then(download);
+            let (values, longest) = longest_poll(chain.on(&stream));
+            assert_eq!(values.unwrap(), [1; 50]);
+            assert!(longest < limit, "allocation: {longest:?}");
+            let (_, longest) = longest_poll(write(&mut kept, vec![3u32; 1000]).on(&stream));
+            assert!(longest < limit, "write: {longest:?}");
+        });
+        assert!(outcome.deadlock.is_none(), "{:?}", outcome.deadlock);
+        outcome.result.unwrap_or_else(|_| panic!("seed {seed}"));
+    }
+}
+
+/// 64 MiB go up and come down in pieces of a few megabytes a poll.
+#[test]
+fn large_copies_come_in_pieces() {
+    let rig = rig();
+    let mut buffer = DeviceBuffer::<u8>::zeroed(&rig.stream, 64 << 20).unwrap();
+    let values: Vec<u8> = (0..64usize << 20).map(|i| (i % 251) as u8).collect();
+    let waker = Arc::<Count>::default();
+    let mut polls = 0;
+    let mut future = write(&mut buffer, &values).on(&rig.stream);
+    while !matches!(poll_once(&mut future, &waker), Poll::Ready(Ok(_))) {
+        polls += 1;
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    assert!(polls >= 15, "{polls} polls for 64 MiB");
+    drop(future);
+    let back = futures::executor::block_on(download(&buffer).on(&rig.stream)).unwrap();
+    assert!(back == values);
+    rig.clean();
+}
