@@ -53,6 +53,9 @@ for part in "${parts[@]}"; do
     loom)
         proof "loom" env RUSTFLAGS="$flags --cfg loom" CARGO_TARGET_DIR="$target/loom" \
             "${tests[@]}" --release --test loom
+        proof "loom: the hand-off of a completion" \
+            env RUSTFLAGS="$flags --cfg loom" CARGO_TARGET_DIR="$target/loom" \
+            cargo test --locked -q -p simtile-sync --release --test loom
         ;;
     shuttle)
         proof "shuttle, $schedules schedules of two kinds" \

@@ -37,6 +37,8 @@ pub mod hook;
 mod park;
 mod probe;
 mod request_lock;
+mod ticket;
 
 pub use group_lock::{EXCLUSIVE, GroupGuard, GroupLock};
 pub use request_lock::{RequestGuard, RequestLock};
+pub use ticket::Ticket;

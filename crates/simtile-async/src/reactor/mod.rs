@@ -9,14 +9,13 @@
 //! A ticket is a flag and a waker under one lock. The reactor sets the flag and takes the waker in one go; a poll looks at the flag
 //! and leaves its waker in one go. So either the poll sees the flag, or the reactor sees the waker. The ticket is in its line before
 //! the poll returns, and leaves it only when its flag is set. A failed query or wait sets the flags as well: the future asks for
-//! itself and gets the error. Tested by model in `tests/loom.rs`.
+//! itself and gets the error. The hand-off itself is [`Ticket`], which has a loom model.
 //!
 //! Wakers run with no lock held. Nothing of the driver is called under a lock.
 
 mod parked;
-mod ticket;
 
-pub use ticket::Ticket;
+pub use simtile_sync::Ticket;
 
 use crate::worlds::Worlds;
 use core::task::Waker;
