@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The long part of the access tracker's proof. Prints one summary line for each part; ends with an error if one did not pass.
 #
-#   scripts/hazard-proof.sh [oracle] [cost] [mutate] [loom] [shuttle]
+#   scripts/hazard-proof.sh [oracle] [cost] [mutate] [loom] [shuttle] [mutants]
 #
-# Without arguments: all of them. SIMTILE_HAZARD_PROGRAMS (oracle) and SIMTILE_HAZARD_SCHEDULES (shuttle) change how much is
+# Without arguments: all of them but `mutants`, which changes the sources in place (scripts/hazard-mutants.sh). SIMTILE_HAZARD_PROGRAMS (oracle) and SIMTILE_HAZARD_SCHEDULES (shuttle) change how much is
 # tried.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -62,6 +62,7 @@ for part in "${parts[@]}"; do
             env RUSTFLAGS="$flags --cfg shuttle" CARGO_TARGET_DIR="$target/shuttle" \
             SIMTILE_HAZARD_SCHEDULES="$schedules" "${tests[@]}" --release --test shuttle
         ;;
+    mutants) show=1 proof "cargo mutants" scripts/hazard-mutants.sh ;;
     *)
         echo "unknown part: $part" >&2
         exit 2

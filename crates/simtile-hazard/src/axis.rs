@@ -238,7 +238,8 @@ impl<B: Backend> AxisTable<B> {
         if slot.completed() >= epoch {
             return false;
         }
-        let mut fired: smallvec::SmallVec<[Record<B>; 4]> = smallvec::SmallVec::new();
+        // As many as the checkpoints of a stream that has used up its permits: one answer often completes all of them.
+        let mut fired: smallvec::SmallVec<[Record<B>; 16]> = smallvec::SmallVec::new();
         // The place changes hands under this lock only, so the epoch lands on the right axis.
         let mut records = slot.records.lock();
         if slot.id.load(Ordering::Acquire) != axis.0 || slot.has(FAILED) {

@@ -1,6 +1,6 @@
 //! Counts of atomic operations and lock acquisitions, per thread, for gates on cost.
 //!
-//! Only with the feature `count`. A lock of `parking_lot` counts as one acquisition (two read-modify-writes inside);
+//! Only with the feature `count`, or (lock acquisitions alone) `count-locks`. A lock of `parking_lot` counts as one acquisition (two read-modify-writes inside);
 //! our own locks count as an acquisition and as the operations that they do.
 
 use std::cell::Cell;
@@ -40,6 +40,7 @@ pub(crate) fn lock() {
 }
 
 /// Atomic types that count.
+#[cfg(feature = "count")]
 pub mod atomic {
     use super::add;
     pub use core::sync::atomic::{AtomicPtr, Ordering, fence};

@@ -64,7 +64,7 @@ impl<T> GroupLock<T> {
 
     #[inline]
     fn guard(&self, group: u32) -> GroupGuard<'_, T> {
-        #[cfg(all(feature = "count", not(any(loom, shuttle))))]
+        #[cfg(all(feature = "count-locks", not(any(loom, shuttle))))]
         crate::count::lock();
         let exclusive = group == EXCLUSIVE;
         if exclusive {

@@ -30,7 +30,7 @@ mod shuttle_impl;
 #[cfg(all(shuttle, not(loom)))]
 pub use shuttle_impl::*;
 
-#[cfg(all(feature = "count", not(any(loom, shuttle))))]
+#[cfg(all(feature = "count-locks", not(any(loom, shuttle))))]
 pub mod count;
 mod group_lock;
 pub mod hook;

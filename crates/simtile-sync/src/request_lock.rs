@@ -52,7 +52,7 @@ impl<T> RequestLock<T> {
 
     #[inline]
     fn guard(&self) -> RequestGuard<'_, T> {
-        #[cfg(all(feature = "count", not(any(loom, shuttle))))]
+        #[cfg(all(feature = "count-locks", not(any(loom, shuttle))))]
         crate::count::lock();
         self.value.touch_exclusive();
         RequestGuard { lock: self }

@@ -99,10 +99,11 @@ impl<B: Backend> Inner<B> {
                 )
             });
         }
-        if (Touched { seal: false, ..report }) != Touched::default() {
+        let seal = core::mem::take(&mut report.seal);
+        if report != Touched::default() {
             self.count_touch(&report);
         }
-        report.seal
+        seal
     }
 
     /// The seals that follow a submission. The event right behind it, if there is one.

@@ -200,12 +200,14 @@ fn several_streams_are_followed_at_once_and_joined_once() {
 #[test]
 fn in_a_capture_a_range_is_followed_no_further_than_its_own_stamp() {
     let lab = Lab::new();
-    let (a, b, c, x) = (lab.stream(), lab.stream(), lab.stream(), lab.region(64));
+    let (a, b, c) = (lab.stream(), lab.stream(), lab.stream());
+    let (x, y) = (lab.region(64), lab.region(64));
     let running = begin(&lab, &a);
     running.add_stream(&b.stream, 0).expect("forks");
     running.add_stream(&c.stream, 0).expect("forks");
-    capture(&lab, &running, &a, &[(&x, 0, 32, Mode::Write)]);
-    capture(&lab, &running, &b, &[(&x, 0, 32, Mode::Read)]);
+    capture(&lab, &running, &a, &[(&x, 0, 32, Mode::Write), write(&y)]);
+    // An event lies behind the first write.
+    capture(&lab, &running, &b, &[read(&y)]);
     capture(&lab, &running, &a, &[(&x, 32, 64, Mode::Write)]);
     capture(&lab, &running, &c, &[(&x, 0, 32, Mode::Read)]);
     assert_eq!(lab.world().captured_after(0, 2, 0), 1, "not after the second write");

@@ -438,3 +438,42 @@ fn a_graph_executable_is_a_region_that_every_replay_writes() {
     assert_eq!(lab.submit(&b, &[read(&x), write(&exec)]).waits.len(), 1);
     lab.clean();
 }
+
+#[test]
+fn a_range_with_the_same_end_is_another_range() {
+    let lab = Lab::new();
+    let (a, b, c, x) = (lab.stream(), lab.stream(), lab.stream(), lab.region(64));
+    lab.submit(&a, &[write(&x)]);
+    lab.submit(&b, &[(&x, 32, 64, Mode::Write)]);
+    assert_eq!(x.region.range_count(), 2);
+    let left = lab.submit(&c, &[(&x, 0, 16, Mode::Read)]);
+    assert_eq!(left.waits.len(), 1);
+    assert_eq!(left.waits[0].after.axis, a.stream.axis());
+    lab.clean();
+}
+
+#[test]
+fn what_a_stream_does_again_is_stamped_again_and_changes_no_other_stamp() {
+    let lab = Lab::new();
+    let seal = Options { seal: true, ..Options::default() };
+    let again = |modes: &[Mode]| {
+        let (a, b, x) = (lab.stream(), lab.stream(), lab.region(64));
+        let last =
+            modes.iter().map(|&mode| lab.try_with(&a, &[whole(&x, mode)], &seal).expect("sealed")).last();
+        let after = lab.submit(&b, &[whole(&x, Mode::Read)]);
+        assert_eq!(after.waits.len(), 1);
+        assert_eq!(Some(after.waits[0].after), last.map(|done| done.stamp), "{modes:?}");
+    };
+    let sum = Mode::Accumulate { size: 4, scope: Scope::Device };
+    again(&[Mode::Write, Mode::Read, Mode::Write]);
+    again(&[Mode::Write, Mode::Read, sum]);
+    again(&[Mode::Write, sum, Mode::Write]);
+    // Two readers, of which one reads again.
+    let (a, b, c, x) = (lab.stream(), lab.stream(), lab.stream(), lab.region(64));
+    lab.try_with(&a, &[read(&x)], &seal).expect("sealed");
+    let other = lab.try_with(&b, &[read(&x)], &seal).expect("sealed");
+    let later = lab.try_with(&a, &[read(&x)], &seal).expect("sealed");
+    let stamps: Vec<_> = lab.submit(&c, &[write(&x)]).waits.iter().map(|wait| wait.after).collect();
+    assert!(stamps.contains(&other.stamp) && stamps.contains(&later.stamp), "{stamps:?}");
+    lab.clean();
+}

@@ -256,3 +256,26 @@ fn of_65536_axes_one_must_end_before_another_begins() {
     assert_ne!(next.axis(), axis);
     assert!(new().is_err());
 }
+
+#[test]
+fn a_patient_submission_waits_until_a_permit_comes_back() {
+    for config in [
+        Config { stream_permits: 4, ..Config::default() },
+        Config { context_permits: 4, ..Config::default() },
+    ] {
+        let lab = Lab::with(config);
+        let a = lab.stream();
+        (0..4).for_each(|_| drop(lab.submit(&a, &[])));
+        assert!(matches!(lab.try_with(&a, &[], &Options::default()), Err(SubmitError::Full { .. })));
+        // On a thread of its own, so that the test ends if it does not.
+        let (tell, told) = std::sync::mpsc::channel();
+        let tracker = lab.tracker.clone();
+        std::thread::spawn(move || {
+            let done = tracker.submit(&a.stream, &[], &Options::default(), |_| Ok(()));
+            tell.send(done.is_ok())
+        });
+        let soon = std::time::Duration::from_secs(30);
+        assert_eq!(told.recv_timeout(soon), Ok(true), "the device goes on, and so does it");
+        lab.clean();
+    }
+}

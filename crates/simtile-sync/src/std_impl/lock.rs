@@ -45,7 +45,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Locks, waiting for the holder.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        #[cfg(feature = "count")]
+        #[cfg(feature = "count-locks")]
         crate::count::lock();
         match hook::current() {
             None => self.0.lock(),
@@ -62,7 +62,7 @@ impl<T: ?Sized> Mutex<T> {
     /// Locks if nobody holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        #[cfg(feature = "count")]
+        #[cfg(feature = "count-locks")]
         crate::count::lock();
         self.0.try_lock()
     }
@@ -91,6 +91,8 @@ impl<T: ?Sized> Global<T> {
     /// Locks, waiting for the holder.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        #[cfg(feature = "count-locks")]
+        crate::count::lock();
         self.0.lock()
     }
 }
@@ -110,6 +112,8 @@ impl<T: ?Sized> RwLock<T> {
     /// Locks for reading.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        #[cfg(feature = "count-locks")]
+        crate::count::lock();
         let guard = hook::current().and_then(|hook| in_turn(hook, || self.0.try_read()));
         guard.unwrap_or_else(|| self.0.read())
     }
@@ -117,6 +121,8 @@ impl<T: ?Sized> RwLock<T> {
     /// Locks for writing.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        #[cfg(feature = "count-locks")]
+        crate::count::lock();
         let guard = hook::current().and_then(|hook| in_turn(hook, || self.0.try_write()));
         guard.unwrap_or_else(|| self.0.write())
     }
