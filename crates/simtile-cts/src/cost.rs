@@ -1,10 +1,11 @@
 //! What the runtime itself costs, measured on the null driver.
 //!
 //! Each path runs twice: once over a counting driver for calls, events and heap allocations, once plainly for
-//! nanoseconds. `completion withheld` means that no event ever fires, so everything stays in flight; what is in flight then
+//! nanoseconds. Locks are counted in a build of their own (feature `count`), which is too slow to time;
+//! [`add_locks`] brings the two together. `completion withheld` means that no event ever fires, so everything stays in flight; what is in flight then
 //! must not change what a submission costs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use simtile_core::{Context, DeviceBuffer, Error, Function, LaunchArgs, Stream};
 use simtile_driver::count::Counted;
 use simtile_driver::sys::{CUevent, CUresult};
@@ -21,7 +22,7 @@ pub static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static WITHHELD: AtomicBool = AtomicBool::new(false);
 
 /// One row: averages of one operation.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What was done.
     pub path: String,
@@ -31,10 +32,45 @@ pub struct Row {
     pub events: f64,
     /// Heap allocations of all threads.
     pub heap_allocs: f64,
-    /// Lock acquisitions; not known in this build (`simtile-hazard`'s test `cost` counts them).
+    /// Lock acquisitions of the threads that do it; `None` without the feature `count`.
     pub locks: Option<f64>,
-    /// Nanoseconds, the least of several rounds.
-    pub ns: f64,
+    /// Nanoseconds, the least of several rounds; `None` with the feature `count`.
+    pub ns: Option<f64>,
+}
+
+/// The calling thread's lock acquisitions since the last call.
+#[cfg(feature = "count")]
+fn take_locks() -> u64 {
+    simtile_sync::count::take().locks
+}
+
+/// Nothing counts.
+#[cfg(not(feature = "count"))]
+fn take_locks() -> u64 {
+    0
+}
+
+/// What was counted, per operation; `None` if nothing counts.
+fn locks_of(total: u64, operations: f64) -> Option<f64> {
+    cfg!(feature = "count").then(|| total as f64 / operations)
+}
+
+/// What was timed; `None` in a build that counts.
+fn timed(ns: f64) -> Option<f64> {
+    (!cfg!(feature = "count")).then_some(ns)
+}
+
+/// Takes over the locks from the rows of a build that counts them.
+///
+/// # Errors
+/// A path that the other rows lack, or whose locks were not counted.
+pub fn add_locks(rows: &mut [Row], counted: &[Row]) -> Result<(), String> {
+    for row in rows {
+        let other = counted.iter().find(|other| other.path == row.path);
+        let locks = other.and_then(|other| other.locks);
+        row.locks = Some(locks.ok_or_else(|| format!("no locks were counted for {}", row.path))?);
+    }
+    Ok(())
 }
 
 /// A null driver on which events fire only while they are not withheld.
@@ -103,6 +139,7 @@ impl Bench {
         }
         let counts = self.counted.as_ref().map(|counted| counted.counts());
         let allocations = ALLOCATIONS.load(Ordering::Relaxed);
+        take_locks();
         for _ in 0..rounds {
             let start = Instant::now();
             for _ in 0..each {
@@ -110,6 +147,7 @@ impl Bench {
             }
             best = best.min(start.elapsed().as_secs_f64() * 1e9 / each as f64);
         }
+        let locks = take_locks();
         let allocated = ALLOCATIONS.load(Ordering::Relaxed) - allocations;
         let n = (rounds * each) as f64;
         let calls = |pick: &dyn Fn(&simtile_driver::count::Counts) -> u64| match (&self.counted, &counts) {
@@ -121,8 +159,8 @@ impl Bench {
             driver_calls: calls(&|counts| counts.total()),
             events: calls(&|counts| counts.of(Entry::cuEventRecord) + counts.of(Entry::cuStreamWaitEvent)),
             heap_allocs: allocated as f64 / n,
-            locks: None,
-            ns: best,
+            locks: locks_of(locks, n),
+            ns: timed(best),
         })
     }
 
@@ -245,17 +283,18 @@ fn in_parallel(threads: usize, shared: bool, rounds: usize, count: bool) -> Resu
         [calls, events, ALLOCATIONS.load(Ordering::Relaxed)]
     };
     let mut averages = [0.0; 3];
-    let times: Vec<Result<f64, Error>> = std::thread::scope(|scope| {
+    let times: Vec<Result<(f64, u64), Error>> = std::thread::scope(|scope| {
         let run = || {
             let stream = bench.context.new_stream()?;
             let mut out = DeviceBuffer::<f32>::zeroed(&stream, 1024)?;
             let own: Vec<DeviceBuffer<f32>> =
                 (0..3).map(|_| DeviceBuffer::zeroed(&stream, 1024)).collect::<Result<_, _>>()?;
             let read: Vec<&DeviceBuffer<f32>> = if shared { common.clone() } else { own.iter().collect() };
-            let mut best = f64::INFINITY;
-            for _ in 0..=rounds {
+            let (mut best, mut locks) = (f64::INFINITY, 0);
+            for round in 0..=rounds {
                 barrier.wait();
                 barrier.wait();
+                take_locks();
                 let start = Instant::now();
                 for _ in 0..EACH {
                     let args = LaunchArgs::new()
@@ -267,9 +306,11 @@ fn in_parallel(threads: usize, shared: bool, rounds: usize, count: bool) -> Resu
                     unsafe { stream.submit().launch(function, LaunchConfig::for_num_elems(32), args) }?;
                 }
                 best = best.min(start.elapsed().as_secs_f64() * 1e9 / EACH as f64);
+                // The first round warms up.
+                locks += if round > 0 { take_locks() } else { 0 };
             }
             barrier.wait();
-            Ok(best)
+            Ok((best, locks))
         };
         let handles: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
         // The first round warms up; counted are the others.
@@ -286,19 +327,27 @@ fn in_parallel(threads: usize, shared: bool, rounds: usize, count: bool) -> Resu
         averages = std::array::from_fn(|i| (read_counts()[i] - before[i]) as f64 / n);
         handles.into_iter().filter_map(|handle| handle.join().ok()).collect()
     });
-    let times = times.into_iter().collect::<Result<Vec<f64>, Error>>()?;
-    let ns = times.iter().sum::<f64>() / times.len().max(1) as f64;
+    let times = times.into_iter().collect::<Result<Vec<(f64, u64)>, Error>>()?;
+    let ns = times.iter().map(|one| one.0).sum::<f64>() / times.len().max(1) as f64;
+    let locks = locks_of(times.iter().map(|one| one.1).sum(), (threads * rounds * EACH) as f64);
     let [driver_calls, events, heap_allocs] = averages;
-    Ok(Row { path: String::new(), driver_calls, events, heap_allocs, locks: None, ns })
+    Ok(Row { path: String::new(), driver_calls, events, heap_allocs, locks, ns: timed(ns) })
 }
 
 /// Rows as a table.
 pub fn table(rows: &[Row]) -> String {
-    let mut text = format!("{:44} {:>8} {:>8} {:>8} {:>10}\n", "path", "calls", "events", "allocs", "ns");
+    let mut text =
+        format!("{:44} {:>8} {:>8} {:>8} {:>8} {:>10}\n", "path", "calls", "events", "allocs", "locks", "ns");
+    let known = |value: Option<f64>, decimals: usize| match value {
+        Some(value) => format!("{value:.decimals$}"),
+        None => "-".into(),
+    };
     for row in rows {
-        let Row { path, driver_calls, events, heap_allocs, ns, .. } = row;
+        let Row { path, driver_calls, events, heap_allocs, locks, ns } = row;
+        let (locks, ns) = (known(*locks, 3), known(*ns, 1));
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{path:44} {driver_calls:8.3} {events:8.3} {heap_allocs:8.3} {ns:10.1}");
+        let _ =
+            writeln!(text, "{path:44} {driver_calls:8.3} {events:8.3} {heap_allocs:8.3} {locks:>8} {ns:>10}");
     }
     text
 }

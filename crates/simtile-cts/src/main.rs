@@ -11,7 +11,7 @@ use simtile_cts::probe::{Probe, probes};
 use simtile_cts::{cost, explorer, machine, tests};
 use simtile_driver::count::Counted;
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::exit;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -92,6 +92,9 @@ enum Command {
         /// Rounds of which the fastest counts.
         #[arg(long, default_value_t = 20)]
         rounds: usize,
+        /// What `cost --json` of a build with `--features count` printed: its column of locks is taken over.
+        #[arg(long)]
+        locks: Option<PathBuf>,
     },
     /// Tests per driver entry and per promise.
     Coverage {
@@ -131,7 +134,7 @@ fn main() {
             0
         }
         Command::Explore { seeds, from, rules } => run_explore(from, seeds, rules),
-        Command::Cost { json, rounds } => run_cost(json, rounds.max(1)),
+        Command::Cost { json, rounds, locks } => run_cost(json, rounds.max(1), locks.as_deref()),
         Command::Coverage { driver } => run_coverage(&Target::parse(&driver)),
     });
 }
@@ -165,8 +168,18 @@ fn run_explore(from: u64, seeds: u64, show_rules: bool) -> i32 {
     i32::from(failed > 0)
 }
 
-fn run_cost(json: bool, rounds: usize) -> i32 {
-    match cost::measure(rounds) {
+fn run_cost(json: bool, rounds: usize, locks: Option<&Path>) -> i32 {
+    let measured = cost::measure(rounds).map_err(|error| error.to_string()).and_then(|mut rows| {
+        if let Some(path) = locks {
+            let text =
+                std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+            let counted: Vec<cost::Row> =
+                serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+            cost::add_locks(&mut rows, &counted)?;
+        }
+        Ok(rows)
+    });
+    match measured {
         Ok(rows) if json => println!("{}", serde_json::to_string(&rows).unwrap_or_default()),
         Ok(rows) => print!("{}", cost::table(&rows)),
         Err(error) => {
