@@ -348,3 +348,47 @@ fn matrices_of_bits() {
         assert_eq!(m.download::<u32>(to, 64), [5 + each * 48; 64]);
     }
 }
+
+#[test]
+fn the_stack_grows_and_shrinks() {
+    // Every lane asks for another size; a called function's frame lies behind what its caller has allocated.
+    let before = ".func (.reg .b32 r) sum(.reg .b32 n, .reg .b64 p) { .reg .b64 %x<4>; .reg .b32 %a<4>; .reg .pred %p;\n\
+        .local .align 4 .b8 own[64]; mov.u64 %x2, own; st.local.u32 [%x2], n;\n\
+        mov.u32 r, 0; mov.u32 %a0, 0; mov.u64 %x0, p;\nL: setp.ge.u32 %p, %a0, n; @%p bra E; ld.local.u32 %a1, [%x0];\n\
+        add.u32 r, r, %a1; add.u64 %x0, %x0, 4; add.u32 %a0, %a0, 1; bra L;\nE: ld.local.u32 %a2, [%x2]; mad.lo.u32 r, %a2, 1000, r; ret; }";
+    let body = ".reg .b64 s, p, q, n; add.u32 %r1, %r0, 1; mul.wide.u32 n, %r1, 4; stacksave.u64 s; alloca.u64 p, n;\n\
+        mov.u64 q, p; mov.u32 %r2, 0;\nL: setp.gt.u32 %p0, %r2, %r0; @%p0 bra E; st.local.u32 [q], %r2; add.u64 q, q, 4;\n\
+        add.u32 %r2, %r2, 1; bra L;\nE: call (%r3), sum, (%r1, p); stackrestore.u64 s; alloca.u64 q, 8, 64;\n\
+        st.local.u32 [q], 5; ld.local.u32 %r4, [q]; cvt.u32.u64 %r5, q; and.b32 %r5, %r5, 63; add.u32 %r3, %r3, %r4;\n\
+        add.u32 %r3, %r3, %r5; st.global.u32 [%rd1], %r3;";
+    each_seed(before, body, 64, |t| t * (t + 1) / 2 + 1000 * (t + 1) + 5);
+
+    let endless = module("", ".reg .b64 p; L: alloca.u64 p, 4096; bra L;");
+    assert!(matches!(fails(&endless, shape(1, 32)).reason, FaultReason::StackOverflow));
+    let wild = module("", "stackrestore.u64 12345;");
+    assert!(matches!(fails(&wild, shape(1, 32)).reason, FaultReason::IllegalInstruction(_)));
+    // What was given back and taken again has not been written.
+    let again = module(
+        "",
+        ".reg .b64 s, p; stacksave.u64 s; alloca.u64 p, 8; st.local.u32 [p], 1; stackrestore.u64 s; alloca.u64 p, 8;\n\
+         ld.local.u32 %r1, [p]; st.global.u32 [%rd1], 0;",
+    );
+    let out = again.upload(&[0u32; 32]);
+    again.launch("k", shape(1, 32), args![out]).unwrap();
+    assert!(!again.findings.lock().unwrap().is_empty());
+}
+
+#[test]
+fn sums_of_two_nans_in_global_memory() {
+    // As an H200 has it: the operand's NaN; a number leaves the old one, even a signalling one.
+    for (old, a, want) in [
+        (0x7FF8_0000_0000_0000u64, 0x7FFF_FFFF_FFFF_FFFFu64, 0x7FFF_FFFF_FFFF_FFFFu64),
+        (0x7FFF_FFFF_FFFF_FFFF, 0x7FF8_0000_0000_0000, 0x7FF8_0000_0000_0000),
+        (0x7FF0_0000_0000_0001, 0x3FF0_0000_0000_0000, 0x7FF0_0000_0000_0001),
+    ] {
+        let m = module("", &format!("mov.b64 %rd2, {a:#x}; red.global.add.f64 [%rd0], %rd2;"));
+        let out = m.upload(&[old]);
+        m.clean("k", shape(1, 1), args![out]);
+        assert_eq!(m.download::<u64>(out, 1), [want], "{old:#x} {a:#x}");
+    }
+}

@@ -121,7 +121,7 @@ pub struct Allocation {
     /// The physical memory it keeps alive.
     pub(super) physical: Option<Arc<Physical>>,
     /// The multicast object it shows.
-    pub(super) multicast: Option<Arc<Multicast>>,
+    pub(crate) multicast: Option<Arc<Multicast>>,
     live: AtomicBool,
     sync_memops: AtomicBool,
     charge: Mutex<Option<Charge>>,

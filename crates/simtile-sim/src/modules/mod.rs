@@ -4,6 +4,7 @@
 //! belongs to no context; it becomes a module in each context that asks for one. All kernels of a
 //! module get their function handles when it is loaded.
 
+pub(crate) mod extent;
 pub(crate) mod image;
 mod standin;
 

@@ -191,6 +191,31 @@ pub(super) struct Atom {
     pub cache: u32,
 }
 
+/// What `multimem` does with the memories of all devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MultimemKind {
+    LoadReduce,
+    Store,
+    Reduce,
+}
+
+/// `multimem`.
+#[derive(Clone, Debug)]
+pub(super) struct Multimem {
+    pub kind: MultimemKind,
+    pub space: Space,
+    pub addr: Addr,
+    /// Of no meaning for a store.
+    pub op: AtomOp,
+    pub ty: Type,
+    pub elements: u32,
+    /// `.acc::f32`: sums of halves are rounded once.
+    pub in_f32: bool,
+    /// Registers read or written, one an element; [`NONE`] skips one.
+    pub regs: Box<[Slot]>,
+    pub cache: u32,
+}
+
 /// How one actual parameter lies in the caller.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Actual {
@@ -469,12 +494,26 @@ pub(super) enum Op {
         dst: Slot,
         offset: i64,
     },
+    /// Room at the end of the function's frame.
+    Alloca {
+        dst: Slot,
+        bytes: Slot,
+        align: u32,
+    },
+    /// Where the frame ends.
+    StackSave {
+        dst: Slot,
+    },
+    StackRestore {
+        src: Slot,
+    },
     ActiveMask {
         dst: Slot,
     },
     Load(Box<Access>),
     Store(Box<Access>),
     Atom(Box<Atom>),
+    Multimem(Box<Multimem>),
     Bra {
         target: u32,
     },

@@ -7,7 +7,7 @@
 //! an undocumented order and width, so results agree within its tolerance, not bit for bit. `f64` and
 //! integer accumulators are exact (`f64`: fused, k ascending).
 
-use super::code::{Addr, Slot, Space, mode};
+use super::code::{Addr, Lanes, Slot, Space, mode};
 use super::lanes::{convert, half};
 use super::soft;
 
@@ -125,11 +125,77 @@ pub(super) enum Matrix {
         regs: Box<[Slot]>,
     },
     /// `wmma.mma` and `mma`: registers of d, a, b, c.
-    Multiply { wmma: bool, shape: Shape, types: [Element; 4], regs: [Box<[Slot]>; 4], finite: bool },
+    Multiply {
+        wmma: bool,
+        shape: Shape,
+        types: [Element; 4],
+        regs: [Box<[Slot]>; 4],
+        finite: bool,
+        sparse: Option<Sparse>,
+    },
+    /// `mma.m8n8k4` on `f16`: whether a and b lie in rows, types of d and c, registers of d, a, b, c.
+    Quads { rows: [bool; 2], types: [Element; 2], regs: [Box<[Slot]>; 4] },
     /// `ldmatrix` and `stmatrix`: 8 × 8 matrices of 16-bit elements.
     Rows { store: bool, transposed: bool, space: Space, addr: Addr, regs: Box<[Slot]> },
     /// `movmatrix`.
     Transpose { dst: Slot, src: Slot },
+}
+
+/// What `mma.sp` says of the left matrix: which of its elements are there, the others being zero.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sparse {
+    /// The register with the metadata.
+    pub metadata: Slot,
+    /// Which of a quad's lanes give it.
+    pub selector: u32,
+}
+
+impl Sparse {
+    /// How many neighbours of a row form a chunk, and how many of them are there: what two bits of metadata choose from is
+    /// a pair of 4-bit elements, half of a `tf32`, or one element of the other types.
+    fn chunk(e: Element) -> (u32, u32) {
+        match e.bits() {
+            4 => (8, 4),
+            32 => (2, 1),
+            _ => (4, 2),
+        }
+    }
+
+    /// Lanes of a quad that give metadata for a product of `k` columns: 1, 2 or 4.
+    pub(super) fn lanes(e: Element, k: u32) -> u32 {
+        k / Self::chunk(e).0 * 4 * 16 / 8 / 32
+    }
+
+    /// The four bits of metadata for a chunk of a row. PTX draws where they lie: 32 bits of a lane are half a row of 16-bit
+    /// elements and the half row 8 below, or else all of one row's, rows 8 apart in neighbouring lanes.
+    fn bits(self, e: Element, k: u32, row: u32, chunk: u32, read: &impl Fn(Slot, u32) -> u64) -> u32 {
+        let lanes = Self::lanes(e, k);
+        let (low, word, at) = if matches!(e.bits(), 16 | 32) {
+            (chunk % 4 + row / 8 * 4, chunk / 4, 0)
+        } else {
+            (chunk % 8, chunk / 8, row / 8)
+        };
+        let lane = row % 8 * 4 + self.selector * lanes + if e.bits() >= 16 { word } else { word * 2 + at };
+        (read(self.metadata, lane) >> (4 * low)) as u32 & 15
+    }
+
+    /// Columns of the elements that a row has, in the order of its registers.
+    fn columns(self, e: Element, k: u32, row: u32, read: &impl Fn(Slot, u32) -> u64) -> Vec<usize> {
+        let (wide, there) = Self::chunk(e);
+        let mut columns = Vec::with_capacity((k * there / wide) as usize);
+        for chunk in 0..k / wide {
+            let bits = self.bits(e, k, row, chunk, read);
+            let first = (chunk * wide) as usize;
+            let (one, two) = ((bits & 3) as usize, (bits >> 2) as usize);
+            match e.bits() {
+                4 => columns.extend([2 * one, 2 * one + 1, 2 * two, 2 * two + 1].map(|c| first + c)),
+                // Both halves of an element: only 0b0100 and 0b1110 have a meaning.
+                32 => columns.push(first + one / 2),
+                _ => columns.extend([first + one, first + two]),
+            }
+        }
+        columns
+    }
 }
 
 /// Row and column of element `i` of lane `lane`.
@@ -185,20 +251,28 @@ pub(super) fn multiply(
     [d, a, b, c]: [Element; 4],
     [_, ra, rb, rc]: [&[Slot]; 4],
     finite: bool,
+    sparse: Option<Sparse>,
     read: impl Fn(Slot, u32) -> u64,
 ) -> Vec<u64> {
-    let abits = gather(wmma, shape, Part::A, a, ra, &read);
+    // The columns of b that a row's elements meet. What a sparse row lacks meets none, not even an infinity.
+    let meets: Vec<Vec<usize>> = match sparse {
+        Some(sparse) => (0..shape.m).map(|row| sparse.columns(a, shape.k, row, &read)).collect(),
+        None => vec![(0..shape.k as usize).collect()],
+    };
+    let held = Shape { k: if sparse.is_some() { shape.k / 2 } else { shape.k }, ..shape };
+    let abits = gather(wmma, held, Part::A, a, ra, &read);
     let bbits = gather(wmma, shape, Part::B, b, rb, &read);
     let cbits = gather(wmma, shape, Part::C, c, rc, &read);
-    let (n, k) = (shape.n as usize, shape.k as usize);
+    let (n, k) = (shape.n as usize, held.k as usize);
+    let columns = |row: usize| meets[row % meets.len()].iter().copied().enumerate();
     let mut out = Vec::with_capacity(cbits.len());
     if a.is_integer() {
         let left: Vec<i64> = abits.iter().map(|&x| a.integer(x)).collect();
         let right: Vec<i64> = bbits.iter().map(|&x| b.integer(x)).collect();
         for (at, &start) in cbits.iter().enumerate() {
             let (row, column) = (at / n, at % n);
-            let products = (0..k).map(|i| {
-                let (x, y) = (left[row * k + i], right[i * n + column]);
+            let products = columns(row).map(|(i, met)| {
+                let (x, y) = (left[row * k + i], right[met * n + column]);
                 if a == Element::B1Xor { x ^ y } else { x * y }
             });
             let sum = c.integer(start) + products.sum::<i64>();
@@ -212,8 +286,8 @@ pub(super) fn multiply(
     for (at, &start) in cbits.iter().enumerate() {
         let (row, column) = (at / n, at % n);
         let mut sum = c.float(start);
-        for i in 0..k {
-            let (x, y) = (left[row * k + i], right[i * n + column]);
+        for (i, met) in columns(row) {
+            let (x, y) = (left[row * k + i], right[met * n + column]);
             sum = if d == Element::F64 { x.mul_add(y, sum) } else { sum + x * y };
         }
         out.push(match d {
@@ -242,4 +316,62 @@ pub(super) fn scatter(
         let value = bits.get((row * columns + column) as usize).copied().unwrap_or(0);
         word | value << (within * e.bits())
     })
+}
+
+/// `mma.m8n8k4` on `f16`: four products of 8 × 4 by 4 × 8 at once. The lanes 4q to 4q + 3 and those 16 above them hold one.
+/// Gives the registers of d.
+pub(super) fn quads(
+    rows: [bool; 2],
+    [d, c]: [Element; 2],
+    [rd, ra, rb, rc]: [&[Slot]; 4],
+    read: impl Fn(Slot, u32) -> u64,
+) -> Vec<Lanes> {
+    // Row and column of a lane's element, by PTX's description.
+    let input = |lane: u32, i: u32, along: bool| {
+        let (near, far) = (lane % 4, lane / 16 * 4);
+        if along { (near + far, i) } else { (i + far, near) }
+    };
+    let result = |e: Element, lane: u32, i: u32| match e {
+        Element::F16 => (lane % 4 + lane / 16 * 4, i),
+        _ => ((lane & 1) + (i & 2) + lane / 16 * 4, (i & 4) + (lane & 2) + (i & 1)),
+    };
+    let half = |regs: &[Slot], lane: u32, i: u32| {
+        Element::F16.float(read(regs[(i / 2) as usize], lane) >> (16 * (i % 2)) & 0xFFFF)
+    };
+    let mut out = vec![[0; 32]; rd.len()];
+    for quad in 0..4 {
+        let (mut a, mut b, mut sums) = ([[0.0; 4]; 8], [[0.0; 8]; 4], [[0.0; 8]; 8]);
+        let lanes = (0..8).map(|n| quad * 4 + n % 4 + n / 4 * 16);
+        for lane in lanes.clone() {
+            for i in 0..4 {
+                let (row, column) = input(lane, i, rows[0]);
+                a[row as usize][column as usize] = half(ra, lane, i);
+                // b is a turned by its diagonal: what was row is column.
+                let (column, row) = input(lane, i, !rows[1]);
+                b[row as usize][column as usize] = half(rb, lane, i);
+            }
+            for i in 0..8 {
+                let (row, column) = result(c, lane, i);
+                sums[row as usize][column as usize] = match c {
+                    Element::F16 => half(rc, lane, i),
+                    _ => c.float(read(rc[i as usize], lane)),
+                };
+            }
+        }
+        for lane in lanes {
+            for i in 0..8 {
+                let (row, column) = result(d, lane, i);
+                let (row, column) = (row as usize, column as usize);
+                let sum = (0..4).fold(sums[row][column], |sum, k| sum + a[row][k] * b[k][column]);
+                match d {
+                    Element::F16 => {
+                        let bits = soft::narrow(sum, soft::F16, mode::RN);
+                        out[(i / 2) as usize][lane as usize] |= bits << (16 * (i % 2));
+                    }
+                    _ => out[i as usize][lane as usize] = soft::narrow(sum, soft::F32, mode::RN),
+                }
+            }
+        }
+    }
+    out
 }

@@ -3,6 +3,7 @@
 use crate::core::{ContextRef, Res};
 use crate::entry::{Call, Out, entries};
 use crate::exec::Program;
+use crate::modules::extent;
 use crate::modules::image::{self, Refusal};
 use core::ffi::{c_char, c_uint, c_void};
 use simtile_driver::sys::*;
@@ -112,7 +113,7 @@ pub(super) fn program(
         return Err(CUresult::CUDA_ERROR_INVALID_VALUE);
     }
     // SAFETY: the caller of a load says that this is a whole image.
-    let bytes = unsafe { image::bytes(image.cast()) };
+    let bytes = unsafe { extent::bytes(image.cast()) };
     program_of(call, bytes, count, options, values)
 }
 

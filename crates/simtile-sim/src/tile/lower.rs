@@ -125,12 +125,6 @@ pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
                 super::types::MAX_TILE_ELEMENTS
             )));
         }
-        if ty.elem.bits() == 4 {
-            return Err(LoadFault::Unsupported {
-                at: 0,
-                what: format!("global {} of 4-bit elements", global.sym_name),
-            });
-        }
         constants += (elements * ty.elem.bytes()) as u64;
         if constants > MAX_CONSTANT_BYTES {
             return Err(fail(format!("the globals have more than {MAX_CONSTANT_BYTES} bytes together")));
@@ -143,11 +137,15 @@ pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
         if global_types.insert(global.sym_name.as_str(), (globals.len(), ty.elem)).is_some() {
             return Err(fail("the name is used twice".into()));
         }
+        let init = match ty.elem.bits() {
+            4 => super::nibbles::pack(data.bytes()),
+            _ => data.bytes().to_vec(),
+        };
         globals.push(GlobalInfo {
             name: global.sym_name.clone(),
-            bytes: data.bytes().len() as u64,
+            bytes: init.len() as u64,
             align,
-            init: data.bytes().to_vec(),
+            init,
             relocations: Vec::new(),
             constant: global.constant,
         });
@@ -188,7 +186,7 @@ pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
 
 /// The state of one entry's decoding.
 pub(super) struct Lower<'m> {
-    module: &'m Module,
+    pub(super) module: &'m Module,
     results: &'m HashMap<(OpId, u32), Value>,
     pub(super) globals: &'m HashMap<&'m str, (usize, Elem)>,
     defs: HashMap<Value, Def>,

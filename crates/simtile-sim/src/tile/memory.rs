@@ -9,7 +9,8 @@
 //! * Outside of a tensor, loads through a view give its padding value and stores do nothing. Where the module leaves the value
 //!   open (no padding, or a masked-out pointer without one), floats are NaN and integers `0x5a…`, so that
 //!   using them shows.
-//! * `i1` is a byte in memory; anything but 0 loads as 1.
+//! * `i1` is a byte in memory; anything but 0 loads as 1. Elements of 4 bits: [`super::nibbles`]; memories of all devices:
+//!   [`super::multimem`].
 
 use super::data::Data;
 use super::elementwise::{mask, signed};
@@ -34,7 +35,7 @@ pub(super) fn unspecified(scalar: ScalarType) -> u64 {
     }
 }
 
-fn padding(value: Option<PaddingValue>, scalar: ScalarType) -> u64 {
+pub(super) fn padding(value: Option<PaddingValue>, scalar: ScalarType) -> u64 {
     let float = |x: f64| encode(scalar, x, Round::Even, Overflow::Nan);
     match value {
         None => unspecified(scalar),
@@ -47,7 +48,7 @@ fn padding(value: Option<PaddingValue>, scalar: ScalarType) -> u64 {
 }
 
 /// Where the elements of one dimension of a tile lie.
-struct Axis {
+pub(super) struct Axis {
     /// Extent in the tile.
     extent: usize,
     /// Distance of two elements in the tile.
@@ -75,15 +76,15 @@ impl Axis {
 }
 
 /// Consecutive elements in memory: `len` of them from `address`, at `tile + i * step` in the tile.
-struct Run {
-    address: u64,
-    tile: usize,
-    step: usize,
-    len: usize,
+pub(super) struct Run {
+    pub(super) address: u64,
+    pub(super) tile: usize,
+    pub(super) step: usize,
+    pub(super) len: usize,
 }
 
 /// Cuts a tile of a tensor into runs; leaves out what lies outside.
-fn runs(
+pub(super) fn runs(
     base: u64,
     axes: &[Axis],
     size: usize,
@@ -135,24 +136,24 @@ fn runs(
 }
 
 /// How an access of an order counts for the race checker.
-fn touch(order: Order, weak: Touch) -> Touch {
+pub(super) fn touch(order: Order, weak: Touch) -> Touch {
     if order == Order::Weak { weak } else { Touch::Atomic }
 }
 
-fn order_before(order: Order) {
+pub(super) fn order_before(order: Order) {
     if matches!(order, Order::Release | Order::AcquireRelease) {
         fence(Ordering::Release);
     }
 }
 
-fn order_after(order: Order) {
+pub(super) fn order_after(order: Order) {
     if matches!(order, Order::Acquire | Order::AcquireRelease) {
         fence(Ordering::Acquire);
     }
 }
 
 /// A read-modify-write on bit patterns.
-fn modify(mode: AtomicMode, scalar: ScalarType, old: u64, value: u64) -> u64 {
+pub(super) fn modify(mode: AtomicMode, scalar: ScalarType, old: u64, value: u64) -> u64 {
     let bits = super::types::bits(scalar);
     let (s_old, s_value) = (signed(old, bits), signed(value, bits));
     let result = match mode {
@@ -174,7 +175,7 @@ fn modify(mode: AtomicMode, scalar: ScalarType, old: u64, value: u64) -> u64 {
 }
 
 impl Block<'_> {
-    fn misaligned(&self, address: u64, size: usize) -> FaultReason {
+    pub(super) fn misaligned(&self, address: u64, size: usize) -> FaultReason {
         let near = self.context.memory.space.locate(address, 1).ok().map(|a| a.nearby());
         FaultReason::Memory(MemoryFault { kind: FaultKind::Misaligned, address, bytes: size as u64, near })
     }
@@ -199,7 +200,7 @@ impl Block<'_> {
     }
 
     /// Reads a run.
-    fn read(
+    pub(super) fn read(
         &mut self,
         window: u32,
         address: u64,
@@ -230,7 +231,7 @@ impl Block<'_> {
     }
 
     /// Reports a read of bytes that nobody wrote, once for each executed operation.
-    fn uninitialised(&mut self, window: u32, address: u64, bytes: usize) {
+    pub(super) fn uninitialised(&mut self, window: u32, address: u64, bytes: usize) {
         if std::mem::replace(&mut self.reported, true) {
             return;
         }
@@ -309,17 +310,18 @@ impl Block<'_> {
         Ok(old)
     }
 
-    /// Where the tile of an access lies. Reports broken promises.
-    fn axes(
+    /// Where the tile of an access lies, for elements of `size` units each. Reports broken promises.
+    pub(super) fn axes(
         &mut self,
         access: &ViewAccess,
         tensor: &TensorVal,
         indices: &[(Val, u32)],
+        size: usize,
     ) -> Result<SmallVec<[Axis; 4]>, FaultReason> {
         let view = &access.view;
         let rank = view.tile.len();
         let steps = super::shape::strides(&view.tile);
-        let size = view.tensor.elem.byte_width() as i64;
+        let size = size as i64;
         let mut axes = SmallVec::new();
         for d in 0..rank {
             let (value, bits) = &indices[d];
@@ -368,13 +370,16 @@ impl Block<'_> {
         indices: &[(Val, u32)],
     ) -> Result<Data, FaultReason> {
         let scalar = access.view.tensor.elem;
+        if super::types::bits(scalar) == 4 {
+            return self.load_nibbles(access, tensor, indices);
+        }
         let size = scalar.byte_width();
         let mut data = Data::splat(
             Elem::Scalar(scalar),
             super::types::count(&access.view.tile),
             padding(access.view.padding, scalar),
         );
-        let axes = self.axes(access, tensor, indices)?;
+        let axes = self.axes(access, tensor, indices, size)?;
         let mut scratch = Vec::new();
         runs(tensor.base, &axes, size, &mut |run| {
             if run.step == 1 || run.len == 1 {
@@ -402,9 +407,12 @@ impl Block<'_> {
         indices: &[(Val, u32)],
         data: &Data,
     ) -> Result<(), FaultReason> {
+        if super::types::bits(access.view.tensor.elem) == 4 {
+            return self.store_nibbles(access, tensor, indices, data);
+        }
         let size = access.view.tensor.elem.byte_width();
         order_before(access.order);
-        let axes = self.axes(access, tensor, indices)?;
+        let axes = self.axes(access, tensor, indices, size)?;
         let bytes = data.bytes();
         let mut scratch = Vec::new();
         runs(tensor.base, &axes, size, &mut |run| {
@@ -437,7 +445,7 @@ impl Block<'_> {
     ) -> Result<(), FaultReason> {
         let scalar = access.view.tensor.elem;
         let size = scalar.byte_width() as u64;
-        let axes = self.axes(access, tensor, indices)?;
+        let axes = self.axes(access, tensor, indices, size as usize)?;
         runs(tensor.base, &axes, size as usize, &mut |run| {
             for i in 0..run.len {
                 let value = data.get(run.tile + i * run.step);

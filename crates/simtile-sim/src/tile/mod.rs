@@ -19,8 +19,11 @@
 //! * **Integers** wrap. Division by zero gives all ones (remainder: the dividend); a shift by the width or more gives 0, or the
 //!   sign.
 //! * **Other promises** to the compiler (`overflow`, optimisation hints) are read and change nothing.
-//! * **Architecture**: operations that only newer GPUs have run as well, except multicast memory, calls of
-//!   tile libraries, `valid_check` and 4-bit elements in memory, which are refused at load by name and number.
+//!   Elements of 4 bits lie two in a byte, the lower half first; they are reached through views, since a pointer names a byte.
+//! * **Multicast memory** is that of the simulator's multicast objects. Reductions other than sums have numbers whose meaning
+//!   is not published; they are refused at load.
+//! * **Architecture**: operations that only newer GPUs have run as well, except calls of SIMT code in libraries and
+//!   `valid_check`, which are refused at load by name and number.
 //! * **Limits**: 2^24 elements a tile, 2 GiB of tiles, 2^20 operations and 64 levels of nesting an entry, 256 MiB of
 //!   constants a module, rank 16, 64 MiB of `alloca` a running block, 1 MiB of text a print.
 //! * **Steps** ([`ExecContext::step_limit`]): one an operation, and one more for every 2^16 elements or products.
@@ -36,6 +39,8 @@ mod lower;
 mod lower_ops;
 mod memory;
 mod mma;
+mod multimem;
+mod nibbles;
 mod op;
 mod print;
 mod run;

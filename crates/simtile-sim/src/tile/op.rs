@@ -89,6 +89,14 @@ pub(super) enum AtomicMode {
     Exchange,
 }
 
+/// What an access to the memories of all devices does. Reductions are sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MultimemKind {
+    LoadReduce,
+    Reduce,
+    Store,
+}
+
 /// What an `assume` promises.
 #[derive(Clone, Debug)]
 pub(super) enum Predicate {
@@ -279,6 +287,11 @@ pub(super) enum Op {
         access: ViewAccess,
         index_bits: Vec<u32>,
         mode: AtomicMode,
+    },
+    Multimem {
+        kind: MultimemKind,
+        access: ViewAccess,
+        index_bits: Vec<u32>,
     },
     LoadPtr {
         elem: ScalarType,

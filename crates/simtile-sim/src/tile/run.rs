@@ -9,7 +9,7 @@
 //! The identities are not used: combining with one changes nothing.
 
 use super::data::Data;
-use super::op::{Code, Inst, Kernel, Op, Predicate, Use, ViewAccess};
+use super::op::{Code, Inst, Kernel, MultimemKind, Op, Predicate, Use, ViewAccess};
 use super::types::{Elem, TileTy, count};
 use super::{assume, elementwise, memory, mma, print, shape};
 use crate::exec::{ExecContext, FaultReason, Finding, FindingKind, LaunchSpec, Site};
@@ -412,6 +412,15 @@ impl<'a> Block<'a> {
                 let value = v[1 + access_rank(access)].clone();
                 let indices = with_bits(&v[1..], index_bits);
                 self.atomic_view(access, &tensor(&v[0]), &indices, *mode, value.tile())?;
+                smallvec::smallvec![Val::Token]
+            }
+            Multimem { kind: MultimemKind::LoadReduce, access, index_bits } => {
+                let data = self.multimem_load(access, &tensor(&v[0]), &with_bits(&v[1..], index_bits))?;
+                smallvec::smallvec![data.into(), Val::Token]
+            }
+            Multimem { kind, access, index_bits } => {
+                let indices = with_bits(&v[2..], index_bits);
+                self.multimem_change(*kind, access, &tensor(&v[0]), &indices, t(1))?;
                 smallvec::smallvec![Val::Token]
             }
             LoadPtr { elem, order, window, mask, padding } => {

@@ -234,12 +234,10 @@ pub(super) fn convert(ty: &Type) -> Result<Ty, String> {
                 .ok_or_else(|| format!("sparse dimension {} of rank {rank}", v.sparse_dim))
         }),
         Type::Token => Ok(Ty::Token),
-        // A classification changes which instructions reach the memory, not what they do.
-        Type::WithPointerAttribute(base, attribute) => match **base {
+        // A classification says which instructions reach the memory: `lower_ops::memory` keeps multicast memory and other
+        // memory apart.
+        Type::WithPointerAttribute(base, _) => match **base {
             Type::WithPointerAttribute(..) => Err("a pointer attribute on a pointer attribute".into()),
-            _ if *attribute == cutile_ir::ir::PointerAttribute::Multicast => {
-                Err("multicast pointers are not supported by the simulator".into())
-            }
             _ => convert(base),
         },
         other => Err(format!("no value has the type {other:?}")),

@@ -109,3 +109,13 @@ fn coarse_reciprocals() {
         assert!(near, "{body} {a:#x}: {got:#x}, the hardware gives {want:#x}");
     });
 }
+
+#[test]
+fn video_parts_scales_and_limits() {
+    exact("video_parts_scales_and_limits");
+}
+
+#[test]
+fn fused_products_out_of_bounds() {
+    exact("fused_products_out_of_bounds");
+}

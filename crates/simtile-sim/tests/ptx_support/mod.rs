@@ -244,3 +244,38 @@ impl Machine {
 macro_rules! args {
     ($($v:expr),* $(,)?) => { &[$(&$v.to_le_bytes()[..]),*][..] };
 }
+
+/// Runs `body` once for each triple of inputs. It reads `a`, `b`, `c` of the given widths in bits and writes `d`.
+pub fn run(body: &str, widths: [u32; 4], inputs: &[[u64; 3]]) -> Vec<u64> {
+    let [wa, wb, wc, wd] = widths;
+    let narrow = |name: &str, w: u32, from: &str| match w {
+        64 => format!("mov.b64 {name}, {from};"),
+        w => format!("cvt.u{w}.u64 {name}, {from};"),
+    };
+    let wide = match wd {
+        64 => "mov.b64 %o, d;".to_owned(),
+        w => format!("cvt.u64.u{w} %o, d;"),
+    };
+    let text = format!(
+        ".version 8.6\n.target sm_90\n.address_size 64\n\
+        .visible .entry k(.param .u64 in, .param .u64 out, .param .u32 n) {{\n\
+        .reg .b64 %i<4>, %q<6>, %o; .reg .b32 %t<6>, n; .reg .pred go, p, q, r;\n\
+        .reg .b{wa} a; .reg .b{wb} b; .reg .b{wc} c; .reg .b{wd} d; .reg .b32 x<8>; .reg .b64 y<8>; .reg .b16 h<8>;\n\
+        mov.u32 %t0, %tid.x; mov.u32 %t1, %ctaid.x; mov.u32 %t2, %ntid.x; mad.lo.u32 %t0, %t1, %t2, %t0;\n\
+        ld.param.u32 n, [n_]; setp.ge.u32 go, %t0, n; @go ret;\n\
+        ld.param.u64 %q0, [in]; ld.param.u64 %q1, [out];\n\
+        mad.wide.u32 %q0, %t0, 24, %q0; mad.wide.u32 %q1, %t0, 8, %q1;\n\
+        ld.global.u64 %i0, [%q0]; ld.global.u64 %i1, [%q0+8]; ld.global.u64 %i2, [%q0+16];\n\
+        {} {} {}\n{body}\n{wide} st.global.u64 [%q1], %o; ret; }}",
+        narrow("a", wa, "%i0"),
+        narrow("b", wb, "%i1"),
+        narrow("c", wc, "%i2"),
+    )
+    .replace(".param .u32 n)", ".param .u32 n_)");
+    let m = Machine::load(&text).unwrap_or_else(|e| panic!("{body}: {e}"));
+    let flat: Vec<u64> = inputs.iter().flatten().copied().collect();
+    let (din, dout) = (m.upload(&flat), m.blank(8 * inputs.len() as u64));
+    let n = inputs.len() as u32;
+    m.clean("k", shape(n.div_ceil(128), 128), &[&din.to_le_bytes(), &dout.to_le_bytes(), &n.to_le_bytes()]);
+    m.download(dout, inputs.len())
+}

@@ -3,11 +3,13 @@
 //! Kernels are the committed artifacts and generated ones, one for each instruction form. Without options they
 //! run on the simulator and, if libcuda and a GPU are there, on the GPU, and the two are compared. `--record`
 //! writes a driver's results to a file, and `--compare` takes such a file as the second side, so that a GPU is
-//! needed once. The binary carries everything it needs.
+//! needed once. `--digests` compares with digests of results that were the same on both. The binary carries
+//! everything it needs.
 
 mod artifacts;
 mod compare;
 mod device;
+mod digests;
 mod forms;
 mod record;
 mod values;
@@ -27,6 +29,7 @@ struct Options {
     out: Option<PathBuf>,
     record: Option<PathBuf>,
     compare: Option<PathBuf>,
+    digests: Option<PathBuf>,
     filter: String,
 }
 
@@ -46,6 +49,10 @@ pub fn run(args: &[String]) -> Result<(), String> {
     let options = options(args)?;
     if let Some(dir) = &options.out {
         std::fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+    }
+    if let Some(path) = &options.digests {
+        let driver = options.driver.as_deref().unwrap_or("sim");
+        return digests::check(path, &on(driver, &options)?);
     }
     let reference = options.compare.as_deref().map(read).transpose()?;
     let first = options.driver.clone().unwrap_or_else(|| "sim".into());
@@ -77,6 +84,7 @@ fn options(args: &[String]) -> Result<Options, String> {
             "--out" => options.out = Some(value()?.into()),
             "--record" => options.record = Some(value()?.into()),
             "--compare" => options.compare = Some(value()?.into()),
+            "--digests" => options.digests = Some(value()?.into()),
             "--filter" => options.filter = value()?,
             other => return Err(format!("unknown option {other}")),
         }
@@ -111,24 +119,14 @@ fn write(path: &Path, entries: &[Entry]) -> Result<(), String> {
 
 /// With one driver only: what did not run, and a digest of all results.
 fn summary(entries: &[Entry], options: &Options) -> Result<(), String> {
-    let mut text = String::new();
     for entry in entries {
-        let _ = match &entry.result {
-            Ok(outputs) => {
-                let bytes: Vec<&u8> = outputs.iter().flat_map(|output| &output.bytes).collect();
-                let digest = bytes.iter().fold(0xCBF2_9CE4_8422_2325u64, |hash, &&byte| {
-                    (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
-                });
-                writeln!(text, "{digest:016x} {:>8} bytes  {}", bytes.len(), entry.name)
-            }
-            Err(why) => {
-                println!("not run: {}: {why}", entry.name);
-                writeln!(text, "not run: {}: {why}", entry.name)
-            }
-        };
+        if let Err(why) = &entry.result {
+            println!("not run: {}: {why}", entry.name);
+        }
     }
     if let Some(dir) = &options.out {
-        std::fs::write(dir.join("digests.txt"), text).map_err(|e| e.to_string())?;
+        std::fs::write(dir.join("digests.txt"), digests::list(entries, |_| true))
+            .map_err(|e| e.to_string())?;
     }
     if entries.is_empty() { Err("no kernel matches".into()) } else { Ok(()) }
 }
@@ -187,6 +185,9 @@ fn report(
         put("differences.txt", &differences(&rows))?;
         let verdicts: HashMap<&str, Verdict> =
             rows.iter().map(|row| (row.name.as_str(), row.verdict)).collect();
+        // Those that were the same on both: a later simulator is held to them without a GPU.
+        let same = |entry: &Entry| verdicts.get(entry.name.as_str()) == Some(&Verdict::Same);
+        put("digests.txt", &digests::list(theirs, same))?;
         let mut room = TRAVELS;
         let kept: Vec<Entry> = theirs
             .iter()

@@ -54,6 +54,10 @@ pub enum Kind {
     Bf16x2,
     F32,
     F64,
+    /// Every NaN of a format of 16 bits with this many digits.
+    Nan16(u32),
+    /// Always this.
+    Fixed(u64),
     /// Not used.
     None,
 }
@@ -161,6 +165,12 @@ impl Kind {
             }
             Self::F32 => F32S.map(u64::from).to_vec(),
             Self::F64 => F64S.to_vec(),
+            Self::Nan16(digits) => {
+                let infinity = 0x7FFF & !0u64 << digits;
+                let nans = infinity + 1..0x8000;
+                nans.clone().chain(nans.map(|nan| nan | 0x8000)).collect()
+            }
+            Self::Fixed(value) => vec![value],
             Self::None => vec![0],
         }
     }
@@ -196,6 +206,8 @@ impl Kind {
                     random.bits() & 1 << 63 | exponent << 52 | random.bits() & ((1 << 52) - 1)
                 }
             },
+            Self::Nan16(digits) => random.bits() & 0xFFFF | (0x7FFF & !0u64 << digits) | 1,
+            Self::Fixed(value) => value,
             Self::None => 0,
         }
     }

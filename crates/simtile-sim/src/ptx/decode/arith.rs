@@ -33,13 +33,25 @@ impl Decoder<'_, '_> {
     }
 
     fn typed(&mut self, i: &Instruction, f: Option<LaneFn>, mode: u32, types: &[Type]) -> Result<()> {
+        self.typed_to(i, f, mode, types, types[0])
+    }
+
+    /// Reads the sources of `i`, each of its type, and emits to a destination of a type.
+    fn typed_to(
+        &mut self,
+        i: &Instruction,
+        f: Option<LaneFn>,
+        mode: u32,
+        types: &[Type],
+        to: Type,
+    ) -> Result<()> {
         let Some(f) = f else { return self.refuse() };
         if i.operands.len() != types.len() + 1 {
             return self.bad(format!("{} takes {} operands", i.opcode, types.len() + 1));
         }
         let sources =
-            i.operands[1..].iter().zip(types).map(|(o, &t)| self.src(o, t)).collect::<Result<Vec<_>>>()?;
-        let (dst, _) = self.dst(&i.operands[0])?;
+            i.operands[1..].iter().zip(types).map(|(o, &t)| self.exact(o, t)).collect::<Result<Vec<_>>>()?;
+        let dst = self.exact_dst(&i.operands[0], to)?;
         self.alu(f, mode, dst, &sources)
     }
 
@@ -62,6 +74,9 @@ impl Decoder<'_, '_> {
         let part = m.pick(&["lo", "hi", "wide"]);
         let approx = m.pick(&["approx", "full"]);
         let mut flags = m.float();
+        if m.take("oob") {
+            flags |= mode::OWN;
+        }
         if m.take("xorsign") {
             if !m.take("abs") {
                 return self.refuse();
@@ -137,7 +152,7 @@ impl Decoder<'_, '_> {
             };
             let third = if part == "wide" { wide } else { ty };
             let types = [ty, ty, third];
-            return self.typed(i, int::multiply(&name, ty), 0, &types[..arity]);
+            return self.typed_to(i, int::multiply(&name, ty), 0, &types[..arity], third);
         }
         let f = match (sat, relu) {
             (false, false) => int::plain(op, ty),
@@ -165,9 +180,9 @@ impl Decoder<'_, '_> {
         let zero = self.constant(0);
         let mut src = [zero; 3];
         for (to, operand) in src.iter_mut().zip(&i.operands[1..]) {
-            *to = self.src(operand, ty)?;
+            *to = self.exact(operand, ty)?;
         }
-        let (dst, _) = self.dst(&i.operands[0])?;
+        let dst = self.exact_dst(&i.operands[0], ty)?;
         self.emit(Op::Carry { f, write, dst, src })?;
         Ok(())
     }
@@ -233,7 +248,7 @@ impl Decoder<'_, '_> {
         }
         match op {
             "shl" | "shr" => self.typed(i, int::bits(op, ty), 0, &[ty, u32]),
-            "bfind" => self.simple(i, int::find(ty, shift), 0, ty, 1),
+            "bfind" => self.typed_to(i, int::find(ty, shift), 0, &[ty], u32),
             "fns" => {
                 let f = (ty == u32).then(int::nth_set);
                 self.simple(i, f, 0, u32, 3)
@@ -244,15 +259,16 @@ impl Decoder<'_, '_> {
                 let (Some(insert), Some(clear)) = (int::insert_field(ty), int::clear_field(ty)) else {
                     return self.refuse();
                 };
-                let (a, b) = (self.src(a, ty)?, self.src(b, ty)?);
-                let (pos, len) = (self.src(pos, u32)?, self.src(len, u32)?);
-                let (dst, _) = self.dst(dst)?;
+                let (a, b) = (self.exact(a, ty)?, self.exact(b, ty)?);
+                let (pos, len) = (self.exact(pos, u32)?, self.exact(len, u32)?);
+                let dst = self.exact_dst(dst, ty)?;
                 let (field, hole) = (self.names.temp(), self.names.temp());
                 self.alu(insert, 0, field, &[a, pos, len])?;
                 self.alu(clear, 0, hole, &[b, pos, len])?;
                 self.alu(lanes!(|a: u64, b: u64| a | b), 0, dst, &[field, hole])
             }
             "and" | "or" | "xor" => self.simple(i, int::bits(op, ty), 0, ty, 2),
+            "popc" | "clz" => self.typed_to(i, int::bits(op, ty), 0, &[ty], u32),
             _ => self.simple(i, int::bits(op, ty), 0, ty, 1),
         }
     }
@@ -265,7 +281,7 @@ impl Decoder<'_, '_> {
         let Operand::Integer(table) = i.operands[4] else { return self.refuse() };
         let mut src = [0; 3];
         for (to, operand) in src.iter_mut().zip(&i.operands[1..4]) {
-            *to = self.src(operand, Type::B32)?;
+            *to = self.exact(operand, Type::B32)?;
         }
         let (dst, p) = self.dst_pair(&i.operands[0])?;
         self.alu(int::lop3(), table as u32 & 0xFF, dst, &src)?;
@@ -302,8 +318,8 @@ impl Decoder<'_, '_> {
             "selp" => {
                 let Some(ty) = m.ty() else { return self.refuse() };
                 let [dst, a, b, p] = self.operands::<4>(i)?;
-                let (a, b, p) = (self.src(a, ty)?, self.src(b, ty)?, self.pred(p)?);
-                let (dst, _) = self.dst(dst)?;
+                let (a, b, p) = (self.exact(a, ty)?, self.exact(b, ty)?, self.pred(p)?);
+                let dst = self.exact_dst(dst, ty)?;
                 self.emit(Op::Select { dst, a, b, p })?;
                 Ok(())
             }
@@ -311,8 +327,8 @@ impl Decoder<'_, '_> {
                 let flags = m.float();
                 let (Some(ty), Some(by)) = (m.ty(), m.ty()) else { return self.refuse() };
                 let [dst, a, b, c] = self.operands::<4>(i)?;
-                let (a, b, c) = (self.src(a, ty)?, self.src(b, ty)?, self.src(c, by)?);
-                let (dst, _) = self.dst(dst)?;
+                let (a, b, c) = (self.exact(a, ty)?, self.exact(b, ty)?, self.exact(c, by)?);
+                let dst = self.exact_dst(dst, ty)?;
                 if !matches!(by, Type::S32 | Type::F32) {
                     return self.refuse();
                 }
@@ -339,7 +355,7 @@ impl Decoder<'_, '_> {
                 let Some(ty) = m.ty() else { return self.refuse() };
                 let Some(f) = test::class(op, ty) else { return self.refuse() };
                 let [p, a] = self.operands::<2>(i)?;
-                let (a, yes) = (self.src(a, ty)?, self.pred_dst(p)?);
+                let (a, yes) = (self.exact(a, ty)?, self.pred_dst(p)?);
                 let zero = self.constant(0);
                 let (logic, with) = (Logic::First, PredSrc::TRUE);
                 self.emit(Op::Test { f, mode: 0, src: [a, zero, zero], yes, no: NONE, logic, with })?;
@@ -350,6 +366,8 @@ impl Decoder<'_, '_> {
     }
 
     fn set(&mut self, i: &Instruction, m: &mut Modifiers<'_>, to_predicate: bool) -> Result<()> {
+        // The assembler takes `.ftz` in front of the comparison too.
+        let ftz = if m.take("ftz") { mode::FTZ } else { 0 };
         let Some(op) = m.next() else { return self.refuse() };
         let logic = match m.pick(&["and", "or", "xor"]) {
             Some("and") => Logic::And,
@@ -357,7 +375,6 @@ impl Decoder<'_, '_> {
             Some(_) => Logic::Xor,
             None => Logic::First,
         };
-        let ftz = if m.take("ftz") { mode::FTZ } else { 0 };
         let into = if to_predicate { Some(Type::Pred) } else { m.ty() };
         let (Some(into), Some(ty)) = (into, m.ty()) else { return self.refuse() };
         let Some(outcomes) = test::outcomes(op, ty) else { return self.refuse() };
@@ -365,7 +382,7 @@ impl Decoder<'_, '_> {
         if i.operands.len() != expected {
             return self.bad(format!("{} takes {expected} operands in this form", i.opcode));
         }
-        let (a, b) = (self.src(&i.operands[1], ty)?, self.src(&i.operands[2], ty)?);
+        let (a, b) = (self.exact(&i.operands[1], ty)?, self.exact(&i.operands[2], ty)?);
         let with = if logic == Logic::First { PredSrc::TRUE } else { self.pred(&i.operands[3])? };
         let zero = self.constant(0);
         let (mode, src) = (outcomes | ftz, [a, b, zero]);
@@ -402,7 +419,7 @@ impl Decoder<'_, '_> {
             Type::Bf16 | Type::Bf16x2 => 0x3F80,
             _ => return self.refuse(),
         };
-        let (dst, _) = self.dst(&i.operands[0])?;
+        let dst = self.exact_dst(&i.operands[0], into)?;
         if !two {
             self.emit(Op::Set { f, mode, src, dst, truth, logic, with })?;
             return Ok(());
@@ -439,22 +456,22 @@ impl Decoder<'_, '_> {
             ("f16x2" | "bf16x2", "f32") => {
                 let dst = if to == "f16x2" { Kind::F16 } else { Kind::Bf16 };
                 let word = convert::mode_word(dst, Kind::F32, flags);
-                return self.simple(i, Some(convert::pack_halves()), word, Type::F32, 2);
+                return self.typed_to(i, Some(convert::pack_halves()), word, &[Type::F32; 2], Type::B32);
             }
             ("e4m3x2" | "e5m2x2", "f32") if flags & mode::FINITE != 0 => {
                 let word = flags | if to == "e5m2x2" { convert::E5M2 } else { 0 };
-                return self.simple(i, Some(convert::pack_eighths()), word, Type::F32, 2);
+                return self.typed_to(i, Some(convert::pack_eighths()), word, &[Type::F32; 2], Type::B16);
             }
             ("e4m3x2" | "e5m2x2", "f16x2") if flags & mode::FINITE != 0 => {
                 let word = flags | if to == "e5m2x2" { convert::E5M2 } else { 0 };
-                return self.simple(i, Some(convert::halves_to_eighths()), word, Type::B32, 1);
+                return self.typed_to(i, Some(convert::halves_to_eighths()), word, &[Type::B32], Type::B16);
             }
             ("f16x2", "e4m3x2" | "e5m2x2") if flags & mode::FINITE != 0 => {
                 return self.bad(format!("PTX has no instruction `{}`", i.name()));
             }
             ("f16x2", "e4m3x2" | "e5m2x2") => {
                 let word = flags | if from == "e5m2x2" { convert::E5M2 } else { 0 };
-                return self.simple(i, Some(convert::eighths_to_halves()), word, Type::B16, 1);
+                return self.typed_to(i, Some(convert::eighths_to_halves()), word, &[Type::B16], Type::B32);
             }
             _ => {}
         }
@@ -694,6 +711,14 @@ fn part_at(selector: u32) -> (u32, u32) {
     }
 }
 
+/// What an H200 gives (driver 580.159.04), which departs from PTX's text in places:
+///
+/// * `d.h1` takes the upper half of the result, not its lower one. `vset`, not measured there, follows the text.
+/// * `.sat` into a part limits sums and the like to 32 bits with a sign, and then takes the smaller of that, *unsigned*, and the
+///   part's largest number: what is negative becomes the largest. Shifts are limited to 32 bits only.
+/// * `.sat` of a sum to `u32` saturates from below alone.
+/// * `.min` and `.max` behind a shift without `.sat` compare all bits of the shifted number, those beyond 32 too. Behind one with
+///   `.sat` to `u32` the first number never counts as below `c` where both have their top bit.
 fn video_op(a: u32, b: u32, c: u32, m: u32) -> u32 {
     let part = |v: u32, selector: u32, signed: bool| -> i64 {
         let (shift, width) = part_at(selector);
@@ -701,37 +726,49 @@ fn video_op(a: u32, b: u32, c: u32, m: u32) -> u32 {
         if signed { v as i64 >> (64 - width) } else { (v >> (64 - width)) as i64 }
     };
     let flag = |bit: u32| m >> bit & 1 != 0;
-    let (x, y) = (part(a, m >> 12, flag(5)), part(b, m >> 16, flag(6)));
+    let (op, sat, signed, second) = (m & 15, flag(7), flag(4), m >> 9 & 3);
+    // `vmad` takes a whole register as signed, whatever its type says.
+    let a_signed = flag(5) || op == 8 && m >> 12 & 7 == 0;
+    let (x, y) = (part(a, m >> 12, a_signed), part(b, m >> 16, flag(6)));
     let amount = if flag(8) { y & 31 } else { (y as u32).min(32).into() };
-    let value = match m & 15 {
-        0 => x + y,
-        1 => x - y,
-        2 => (x - y).abs(),
-        3 => x.min(y),
-        4 => x.max(y),
-        // The sum before saturation has 34 bits; what is shifted beyond them is lost.
-        5 => (x << amount) << 30 >> 30,
-        6 => x >> amount,
+    let shifts = matches!(op, 5 | 6);
+    let whole: i128 = match op {
+        0 => (x + y).into(),
+        1 => (x - y).into(),
+        2 => (x - y).abs().into(),
+        3 => x.min(y).into(),
+        4 => x.max(y).into(),
+        5 => i128::from(x) << amount,
+        6 => (x >> amount).into(),
         7 => {
             let outcome = 1 << (x.cmp(&y) as i8 + 1);
-            i64::from(m >> 24 & outcome != 0)
+            i128::from(m >> 24 & outcome != 0)
         }
         _ => return multiply_add(x, y, c, m),
     };
-    let signed = flag(4);
-    let negative = value < 0 && !flag(7);
+    if shifts && !sat && second >= 2 {
+        let c = if signed { i128::from(c as i32) } else { c.into() };
+        return if second == 2 { whole.min(c) } else { whole.max(c) } as u32;
+    }
+    // The result before saturation has 34 bits; what is shifted beyond them is lost.
+    let value = (whole as i64) << 30 >> 30;
+    let negative = value < 0 && !sat;
     let (at, width) = part_at(m >> 20);
-    let value = match (flag(7), signed, width) {
-        (false, ..) => value as u32,
-        (true, true, _) => value.clamp(-1 << (width - 1), (1 << (width - 1)) - 1) as u32,
-        (true, false, 8 | 16) => value.clamp(0, (1 << width) - 1) as u32,
-        // The hardware saturates shifts on both sides, but sums and the like only from below.
-        (true, false, _) if m & 15 == 5 => value.clamp(0, u32::MAX.into()) as u32,
-        (true, false, _) => value.max(0) as u32,
+    let value = match (sat, signed) {
+        (false, _) => value as u32,
+        _ if width < 32 && !shifts => {
+            let most = u32::MAX >> (32 - width) >> u32::from(signed);
+            (value.clamp(i32::MIN.into(), i32::MAX.into()) as u32).min(most)
+        }
+        (true, true) => value.clamp(i32::MIN.into(), i32::MAX.into()) as u32,
+        (true, false) if shifts => value.clamp(0, u32::MAX.into()) as u32,
+        (true, false) => value.max(0) as u32,
     };
-    match m >> 9 & 3 {
+    match second {
         0 if width < 32 => {
             let field = ((1 << width) - 1) << at;
+            let upper_half = m >> 20 & 7 == 6 && op != 7;
+            let value = if upper_half { value >> 16 } else { value };
             c & !field | value << at & field
         }
         0 => value,
@@ -740,6 +777,14 @@ fn video_op(a: u32, b: u32, c: u32, m: u32) -> u32 {
             let (v, c) = (value as i32, c as i32);
             (if n == 2 { v.min(c) } else { v.max(c) }) as u32
         }
+        // Of two with their top bit, neither counts as below the other.
+        n if shifts && (value & c) >> 31 != 0 => {
+            if n == 2 {
+                c
+            } else {
+                value
+            }
+        }
         2 => value.min(c),
         // A negative result, which has no saturation, counts as larger than any `c`.
         _ if negative => value,
@@ -747,15 +792,16 @@ fn video_op(a: u32, b: u32, c: u32, m: u32) -> u32 {
     }
 }
 
-/// `vmad`: x · y + c (+ 1), shifted right and perhaps saturated.
+/// `vmad`: x · y + c (+ 1), shifted right and perhaps saturated. `c` is signed, whatever the types say. Of unsigned operands
+/// a scaled sum that is negative counts as a large one.
 fn multiply_add(x: i64, y: i64, c: u32, m: u32) -> u32 {
     let flag = |bit: u32| m >> bit & 1 != 0;
-    let signed = flag(5) || flag(6);
-    let c = if signed { i128::from(c as i32) } else { i128::from(c) };
-    let sum = (i128::from(x) * i128::from(y) + c + i128::from(flag(11))) >> (m >> 28);
+    let (signed, scale) = (flag(5) || flag(6), m >> 28);
+    let sum = i128::from(x) * i128::from(y) + i128::from(c as i32) + i128::from(flag(11));
     match (flag(7), signed) {
-        (false, _) => sum as u32,
-        (true, true) => sum.clamp(i32::MIN.into(), i32::MAX.into()) as u32,
-        (true, false) => sum.clamp(0, u32::MAX.into()) as u32,
+        (false, _) => (sum >> scale) as u32,
+        (true, true) => (sum >> scale).clamp(i32::MIN.into(), i32::MAX.into()) as u32,
+        (true, false) if scale == 0 => sum.clamp(0, u32::MAX.into()) as u32,
+        (true, false) => (sum as u64 >> scale).min(u32::MAX.into()) as u32,
     }
 }

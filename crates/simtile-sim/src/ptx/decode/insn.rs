@@ -6,6 +6,9 @@ use crate::ptx::code::{Logic, NONE, Op, PredSrc, Special};
 use crate::ptx::lanes::{lanes, test};
 use simtile_image::ptx::{Instruction, Operand, Type};
 
+/// Alignment of `alloca` that names none.
+const STACK_ALIGN: u32 = 16;
+
 impl Decoder<'_, '_> {
     pub(super) fn instruction(&mut self, i: &Instruction) -> Result<()> {
         if super::grammar::allows(&i.opcode, &i.modifiers) == Some(false) {
@@ -41,7 +44,8 @@ impl Decoder<'_, '_> {
                 self.call(i)?;
             }
             "ret" => {
-                m.take("uni");
+                // Twice is once, as the assembler has it.
+                while m.take("uni") {}
                 self.returns()?;
                 self.emit(Op::Ret)?;
             }
@@ -52,6 +56,8 @@ impl Decoder<'_, '_> {
             | "createpolicy" | "activemask" | "shfl" | "vote" | "match" | "redux" | "elect" | "mbarrier" => {
                 return self.synchronise(i, m);
             }
+            "alloca" | "stacksave" | "stackrestore" => self.stack(i, &mut m)?,
+            "multimem" => self.multimem(i, &mut m)?,
             "cp" => return self.copy(i, m),
             "wmma" | "mma" | "ldmatrix" | "stmatrix" | "movmatrix" => return self.matrix(i, m),
             name => {
@@ -65,6 +71,36 @@ impl Decoder<'_, '_> {
             }
         }
         if m.is_empty() { Ok(()) } else { self.refuse() }
+    }
+
+    /// `alloca`, `stacksave`, `stackrestore`. Addresses of local memory have the same value in 32 and 64 bits.
+    fn stack(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
+        let Some(ty @ (Type::U32 | Type::U64)) = m.ty() else {
+            return self.bad(format!("PTX has no instruction `{}`", i.name()));
+        };
+        let op = match (i.opcode.as_str(), &i.operands[..]) {
+            ("alloca", [dst, bytes]) => {
+                let bytes = self.exact(bytes, ty)?;
+                Op::Alloca { dst: self.exact_dst(dst, ty)?, bytes, align: STACK_ALIGN }
+            }
+            ("alloca", [dst, bytes, align]) => {
+                let most = 1 << 16;
+                let align = match align {
+                    Operand::Integer(v) if v.is_power_of_two() && *v <= most => *v as u32,
+                    other => {
+                        return self
+                            .bad(format!("alloca is aligned to {other:?}, no power of two up to {most}"));
+                    }
+                };
+                let bytes = self.exact(bytes, ty)?;
+                Op::Alloca { dst: self.exact_dst(dst, ty)?, bytes, align }
+            }
+            ("stacksave", [dst]) => Op::StackSave { dst: self.exact_dst(dst, ty)? },
+            ("stackrestore", [src]) => Op::StackRestore { src: self.exact(src, ty)? },
+            _ => return self.bad(format!("{} takes another number of operands", i.opcode)),
+        };
+        self.emit(op)?;
+        Ok(())
     }
 
     /// Checks the number of operands.
@@ -127,11 +163,8 @@ impl Decoder<'_, '_> {
                 self.emit_move(dst, slot)?;
             }
             _ => {
-                let a = self.src(src, ty)?;
-                let (dst, bits) = self.dst(dst)?;
-                if bits < ty.bytes() as u32 * 8 {
-                    return self.bad(format!("a register of {bits} bits does not hold this type"));
-                }
+                let a = self.exact(src, ty)?;
+                let dst = self.exact_dst(dst, ty)?;
                 self.emit_move(dst, a)?;
             }
         }

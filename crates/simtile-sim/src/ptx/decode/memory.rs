@@ -1,8 +1,12 @@
 //! Loads, stores, atomics, asynchronous copies.
 
 use super::modifiers::Modifiers;
+use super::names::Symbol;
 use super::{Decoder, Result};
-use crate::ptx::code::{Access, Atom, AtomOp, Copy, Mbar, MbarOp, NONE, Op, PredSrc, Slot, Space};
+use crate::ptx::code::{
+    Access, Atom, AtomOp, Copy, Mbar, MbarOp, Multimem, MultimemKind, NONE, Op, PredSrc, Slot, Space,
+};
+use crate::ptx::exec::multimem::has as has_multimem;
 use simtile_image::ptx::{Instruction, Operand, Type};
 
 fn space_of(name: &str) -> Option<Space> {
@@ -98,6 +102,7 @@ impl Decoder<'_, '_> {
             self.emit(Op::Load(Box::new(access)))?;
             return Ok(());
         }
+        self.check_width(ty, lanes)?;
         for element in self.elements(&i.operands[0], lanes)? {
             if *element == Operand::Sink {
                 regs.push(NONE);
@@ -148,12 +153,27 @@ impl Decoder<'_, '_> {
             self.emit(Op::Store(Box::new(access)))?;
             return Ok(());
         }
+        self.check_width(ty, lanes)?;
         let elements = self.elements(&i.operands[1], lanes)?;
+        for element in elements {
+            // A register may be wider: its lower bits are stored.
+            if let Operand::Name(name) = element
+                && let Ok(Symbol::Reg { bits, .. }) = self.find(name)
+                && u64::from(bits) < 8 * ty.bytes()
+            {
+                return self.bad(format!("a register of {bits} bits does not hold this type"));
+            }
+        }
         let regs = elements.iter().map(|e| self.src(e, ty)).collect::<Result<Box<[Slot]>>>()?;
         let cache = self.cache();
         let access = Access { space, addr, width: ty.bytes() as u8, sign_to: 0, regs, cache, strong };
         self.emit(Op::Store(Box::new(access)))?;
         Ok(())
+    }
+
+    /// More than 16 bytes at once move on sm_100 and newer only.
+    fn check_width(&self, ty: Type, lanes: usize) -> Result<()> {
+        if ty.bytes() * lanes as u64 > 16 && self.architecture() < 100 { self.refuse() } else { Ok(()) }
     }
 
     /// `st.async…[a], b, [mbar]`: a store, then its bytes are counted at the barrier.
@@ -280,6 +300,54 @@ impl Decoder<'_, '_> {
         let cache = self.cache();
         let atom = Atom { space, addr, op, ty, dst: dst.into(), src, swap, cache };
         self.emit(Op::Atom(Box::new(atom)))?;
+        Ok(())
+    }
+
+    /// `multimem.ld_reduce`, `multimem.st`, `multimem.red`.
+    pub(super) fn multimem(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<()> {
+        let kind = match m.pick(&["ld_reduce", "st", "red"]) {
+            Some("ld_reduce") => MultimemKind::LoadReduce,
+            Some("st") => MultimemKind::Store,
+            Some(_) => MultimemKind::Reduce,
+            None => return self.bad(format!("PTX has no instruction `{}`", i.name())),
+        };
+        let has = |names: &[&str]| i.modifiers.iter().any(|m| names.contains(&m.as_str()));
+        let order = match kind {
+            MultimemKind::LoadReduce => has(&["release", "acq_rel", "volatile", "sc"]),
+            MultimemKind::Store => has(&["acquire", "acq_rel", "volatile", "sc"]),
+            MultimemKind::Reduce => has(&["acquire", "acq_rel", "volatile", "sc", "weak"]),
+        };
+        // A weak access has no scope.
+        let unscoped = has(&["weak"]) && has(&["cta", "cluster", "gpu", "sys"]);
+        m.memory_order();
+        let space = self.space(m);
+        let name = m.pick(&["add", "and", "or", "xor", "min", "max"]);
+        let in_f32 = m.take("acc::f32");
+        let lanes = m.vector();
+        let Some(ty) = m.ty() else { return self.refuse() };
+        let halves = matches!(ty, Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2);
+        let precise = in_f32 && (kind != MultimemKind::LoadReduce || !halves || name != Some("add"));
+        let op = atom_op(name.unwrap_or("exch"));
+        let fits = (kind == MultimemKind::Store) == name.is_none() && has_multimem(kind, op, ty, lanes);
+        if order || unscoped || precise || !fits || !matches!(space, Space::Global | Space::Generic) {
+            return self.bad(format!("PTX has no instruction `{}`", i.name()));
+        }
+        let [first, second] = self.operands::<2>(i)?;
+        let (registers, address) = match kind {
+            MultimemKind::LoadReduce => (first, second),
+            _ => (second, first),
+        };
+        let mut regs = Vec::with_capacity(lanes);
+        for element in self.elements(registers, lanes)? {
+            regs.push(match kind {
+                MultimemKind::LoadReduce => self.slot_or_none(element)?,
+                _ => self.src(element, ty)?,
+            });
+        }
+        let (space, addr) = self.address(address, space)?;
+        let (cache, elements) = (self.cache(), lanes as u32);
+        let multimem = Multimem { kind, space, addr, op, ty, elements, in_f32, regs: regs.into(), cache };
+        self.emit(Op::Multimem(Box::new(multimem)))?;
         Ok(())
     }
 

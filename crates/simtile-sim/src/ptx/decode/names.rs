@@ -345,6 +345,36 @@ impl Decoder<'_, '_> {
         }
     }
 
+    /// The slot of a source operand of exactly a type's width; a number of its kind. What `ld`, `st` and `cvt` allow
+    /// besides, other instructions do not.
+    pub(super) fn exact(&mut self, operand: &Operand, ty: Type) -> Result<Slot> {
+        use Type::{F32, F64, S8, S16, S32, S64, U8, U16, U32, U64};
+        let fits = match operand {
+            Operand::Name(name) => match self.names.find(name) {
+                Some(Symbol::Reg { bits, .. }) => u64::from(bits) == 8 * ty.bytes(),
+                _ => true,
+            },
+            Operand::Integer(_) => !matches!(ty, F32 | F64),
+            Operand::Float32(_) | Operand::Float64(_) => {
+                !matches!(ty, S8 | S16 | S32 | S64 | U8 | U16 | U32 | U64)
+            }
+            _ => true,
+        };
+        if fits {
+            return self.src(operand, ty);
+        }
+        self.bad(format!("{operand:?} is no operand of {} bits of this type", 8 * ty.bytes()))
+    }
+
+    /// The slot of a destination register of exactly a type's width.
+    pub(super) fn exact_dst(&mut self, operand: &Operand, ty: Type) -> Result<Slot> {
+        let (slot, bits) = self.dst(operand)?;
+        if *operand == Operand::Sink || u64::from(bits) == 8 * ty.bytes() {
+            return Ok(slot);
+        }
+        self.bad(format!("a register of {bits} bits is no destination of {} bits", 8 * ty.bytes()))
+    }
+
     /// The slot of a source operand of a type.
     pub(super) fn src(&mut self, operand: &Operand, ty: Type) -> Result<Slot> {
         let mask = match ty.bytes() {

@@ -3,7 +3,7 @@
 use super::modifiers::Modifiers;
 use super::{Decoder, Result};
 use crate::ptx::code::{NONE, Op, Slot, Space, Together, TogetherOp};
-use crate::ptx::matrix::{Element, Matrix, Part, Shape};
+use crate::ptx::matrix::{Element, Matrix, Part, Shape, Sparse};
 use simtile_image::ptx::{Instruction, Operand, Type};
 
 /// `m16n8k16`.
@@ -95,7 +95,7 @@ impl Decoder<'_, '_> {
             let (Some(_), Some(_)) = (m.pick(&["row", "col"]), m.pick(&["row", "col"])) else {
                 return self.refuse();
             };
-            return self.multiply(i, m, true, bits);
+            return self.multiply(i, m, true, bits, false);
         }
         let part = match m.pick(&["a", "b", "c", "d"]) {
             Some("a") => Part::A,
@@ -139,11 +139,42 @@ impl Decoder<'_, '_> {
     }
 
     fn mma(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<Matrix> {
+        // Metadata in order or not: it is read the same.
+        let sparse = m.pick(&["sp", "sp::ordered_metadata"]).is_some();
         if !(m.take("sync") && m.take("aligned")) {
             return self.refuse();
         }
         let bits = self.bit_operation(m)?;
-        self.multiply(i, m, false, bits)
+        if !sparse && i.modifiers.iter().any(|m| m == "m8n8k4") && i.modifiers.iter().any(|m| m == "f16") {
+            return self.quads(i, m);
+        }
+        self.multiply(i, m, false, bits, sparse)
+    }
+
+    /// `mma.m8n8k4` on `f16`, four products in one instruction.
+    fn quads(&mut self, i: &Instruction, m: &mut Modifiers<'_>) -> Result<Matrix> {
+        m.take("m8n8k4");
+        let (Some(a), Some(b)) = (m.pick(&["row", "col"]), m.pick(&["row", "col"])) else {
+            return self.refuse();
+        };
+        let (d, c) = match [m.next(), m.next(), m.next(), m.next()] {
+            [Some(d), Some("f16"), Some("f16"), Some(c)] => (element(d), element(c)),
+            _ => return self.refuse(),
+        };
+        let (Some(d), Some(c)) = (d, c) else { return self.refuse() };
+        let count = |e| match e {
+            Element::F16 => Some(4),
+            Element::F32 => Some(8),
+            _ => None,
+        };
+        let (Some(nd), Some(nc)) = (count(d), count(c)) else { return self.refuse() };
+        if (d, c) == (Element::F16, Element::F32) {
+            return self.bad("mma.m8n8k4 adds f32 only to a result of f32");
+        }
+        let [rd, ra, rb, rc] = self.operands::<4>(i)?;
+        let (ra, rb) = (self.registers(ra, 2, false)?, self.registers(rb, 2, false)?);
+        let (rc, rd) = (self.registers(rc, nc, false)?, self.registers(rd, nd, true)?);
+        Ok(Matrix::Quads { rows: [a == "row", b == "row"], types: [d, c], regs: [rd, ra, rb, rc] })
     }
 
     /// How single bits are joined, if the instruction says so.
@@ -163,6 +194,7 @@ impl Decoder<'_, '_> {
         m: &mut Modifiers<'_>,
         wmma: bool,
         bits: Option<Element>,
+        sparse: bool,
     ) -> Result<Matrix> {
         let Some(shape) = m.next().and_then(shape) else { return self.refuse() };
         let fits = wmma || m.take("row") && m.take("col");
@@ -185,22 +217,41 @@ impl Decoder<'_, '_> {
             [d, a, b, c] => (d, a, b, c),
             _ => return self.refuse(),
         };
-        if !combination_is_built(shape, [d, a, b, c], wmma) {
+        let built = match sparse {
+            true => sparse_is_built(shape, [d, a, b, c]),
+            false => combination_is_built(shape, [d, a, b, c], wmma),
+        };
+        if !built {
             return self.refuse();
         }
         let count = |part: Part, e: Element| match wmma {
             true => wmma_registers(shape, part, e),
-            false => Some(shape.elements(part) * e.bits() / 32 / e.register_bits()),
+            false => {
+                let there = if sparse && part == Part::A { 2 } else { 1 };
+                Some(shape.elements(part) * e.bits() / 32 / e.register_bits() / there)
+            }
         };
         let (Some(nd), Some(na), Some(nb), Some(nc)) =
             (count(Part::C, d), count(Part::A, a), count(Part::B, b), count(Part::C, c))
         else {
             return self.refuse();
         };
-        let [rd, ra, rb, rc] = self.operands::<4>(i)?;
+        let ([rd, ra, rb, rc], sparse) = if sparse {
+            let [rd, ra, rb, rc, metadata, selector] = self.operands::<6>(i)?;
+            let most = 4 / Sparse::lanes(a, shape.k) - 1;
+            let selector = match selector {
+                Operand::Integer(v) if *v <= most.into() => *v as u32,
+                other => return self.bad(format!("the sparsity selector is {other:?}, not 0 to {most}")),
+            };
+            let metadata = self.src(metadata, Type::B32)?;
+            ([rd, ra, rb, rc], Some(Sparse { metadata, selector }))
+        } else {
+            let [rd, ra, rb, rc] = self.operands::<4>(i)?;
+            ([rd, ra, rb, rc], None)
+        };
         let (ra, rb) = (self.registers(ra, na, false)?, self.registers(rb, nb, false)?);
         let (rc, rd) = (self.registers(rc, nc, false)?, self.registers(rd, nd, true)?);
-        Ok(Matrix::Multiply { wmma, shape, types: [d, a, b, c], regs: [rd, ra, rb, rc], finite })
+        Ok(Matrix::Multiply { wmma, shape, types: [d, a, b, c], regs: [rd, ra, rb, rc], finite, sparse })
     }
 }
 
@@ -265,6 +316,23 @@ fn combination_is_built(shape: Shape, [d, a, b, c]: [Element; 4], wmma: bool) ->
         (a, b) if a == b && a.bits() == 1 => {
             (c, d) == (E::S32, E::S32) && matches!((m, n, k), (8, 8, 128) | (16, 8, 128) | (16, 8, 256))
         }
+        _ => false,
+    }
+}
+
+/// Whether `mma.sp` has this product.
+fn sparse_is_built(shape: Shape, [d, a, b, c]: [Element; 4]) -> bool {
+    use Element as E;
+    if (shape.m, shape.n) != (16, 8) || c != d {
+        return false;
+    }
+    match (a, b) {
+        (E::F16, E::F16) => matches!(c, E::F16 | E::F32) && matches!(shape.k, 16 | 32),
+        (E::Bf16, E::Bf16) => c == E::F32 && matches!(shape.k, 16 | 32),
+        (E::Tf32, E::Tf32) => c == E::F32 && matches!(shape.k, 8 | 16),
+        (E::E4m3 | E::E5m2, E::E4m3 | E::E5m2) => matches!(c, E::F16 | E::F32) && shape.k == 64,
+        (E::S8 | E::U8, E::S8 | E::U8) => c == E::S32 && matches!(shape.k, 32 | 64),
+        (E::S4 | E::U4, E::S4 | E::U4) => c == E::S32 && matches!(shape.k, 64 | 128),
         _ => false,
     }
 }

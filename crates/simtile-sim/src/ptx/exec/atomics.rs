@@ -155,11 +155,14 @@ impl Memory<'_, '_> {
                 // An f32 sum in global memory flushes subnormals; in shared memory it keeps them.
                 let flushes = op == AtomOp::Add && ty == Type::F32 && matches!(place, Place::Global(_));
                 let flush = |v: u64| if flushes { flush_bits(v) } else { v };
-                // An f64 sum in global memory leaves a NaN as it is, signalling or not.
-                let stays = op == AtomOp::Add && ty == Type::F64 && matches!(place, Place::Global(_));
-                let change = |old| match stays && f64::from_bits(old).is_nan() {
-                    true => old,
-                    false => flush(combine(op, ty, flush(old), flush(a), new)),
+                // An f64 sum in global memory leaves a NaN as it is, signalling or not, unless the operand is one too: then
+                // that one is stored.
+                let doubles = op == AtomOp::Add && ty == Type::F64 && matches!(place, Place::Global(_));
+                let nan = |v| doubles && f64::from_bits(v).is_nan();
+                let change = |old| match (nan(old), nan(a)) {
+                    (true, true) => a | 1 << 51,
+                    (true, false) => old,
+                    _ => flush(combine(op, ty, flush(old), flush(a), new)),
                 };
                 let old = self.update(place, offset, width, lane, atom.cache, change)?;
                 if let Some(out) = out.get_mut(i) {

@@ -4,7 +4,7 @@ use super::memory::Bytes;
 use super::warp::{Env, Group, Warp, lanes_of, put_pred};
 use super::{Result, each_lane, fault};
 use crate::exec::FaultReason;
-use crate::ptx::code::{Actual, Call, Callee, Lanes, Passing, window};
+use crate::ptx::code::{Actual, Call, Callee, Lanes, Passing, Slot, window};
 
 /// Bytes of stack and registers of a thread beyond its entry's own.
 const STACK: u32 = 64 << 10;
@@ -42,14 +42,13 @@ impl Warp {
                 return Ok(());
             }
         }
-        let caller_frame = run.image.funcs[group.func as usize].frame;
         for ((number, _), lanes) in split {
             let func = &run.image.funcs[number as usize];
             let depth = group.depth as usize + 1;
             let cost = func.frame + 16 + 8 * func.regs;
             self.room(depth, func.regs, func.preds);
             for lane in each_lane(lanes) {
-                let base = self.frames[depth - 1].base[lane] + u64::from(caller_frame);
+                let base = self.frames[depth - 1].top[lane].next_multiple_of(16);
                 // Registers of the callers count too: a real stack holds them.
                 let used = base + u64::from(cost) + depth as u64 * u64::from(16 + 8 * func.regs);
                 if used > u64::from(STACK) + u64::from(run.func.frame) {
@@ -60,6 +59,7 @@ impl Warp {
                 self.local[lane].forget(base as usize, end);
                 let frame = &mut self.frames[depth];
                 frame.base[lane] = base;
+                frame.top[lane] = end as u64;
                 frame.ret[lane] = group.pc + 1;
                 frame.ret_func[lane] = group.func;
                 for passing in &call.args {
@@ -76,6 +76,46 @@ impl Warp {
         }
         group.mask &= !mask;
         group.pc += 1;
+        Ok(())
+    }
+
+    /// `alloca`: each lane's frame grows by as many bytes as it asks for.
+    pub(super) fn allocate(
+        &mut self,
+        depth: usize,
+        mask: u32,
+        dst: Slot,
+        bytes: &Lanes,
+        align: u32,
+        entry: u32,
+    ) -> Result<()> {
+        let frame = &mut self.frames[depth];
+        for lane in each_lane(mask) {
+            let at = frame.top[lane].next_multiple_of(align.into());
+            let limit = u64::from(STACK) + u64::from(entry);
+            let Some(end) = at.checked_add(bytes[lane]).filter(|&end| end <= limit) else {
+                return fault(lane as u32, FaultReason::StackOverflow);
+            };
+            self.local[lane].grow(end as usize);
+            self.local[lane].forget(at as usize, end as usize);
+            frame.top[lane] = end;
+            frame.regs[dst as usize][lane] = at;
+        }
+        Ok(())
+    }
+
+    /// `stackrestore`: what `alloca` gave since the matching `stacksave` is free again.
+    pub(super) fn restore_stack(&mut self, depth: usize, mask: u32, to: &Lanes, own: u32) -> Result<()> {
+        let frame = &mut self.frames[depth];
+        for lane in each_lane(mask) {
+            let least = frame.base[lane] + u64::from(own);
+            if !(least..=frame.top[lane]).contains(&to[lane]) {
+                let text = format!("stackrestore of {:#x}, which no stacksave here gave", to[lane]);
+                return fault(lane as u32, FaultReason::IllegalInstruction(text));
+            }
+            self.local[lane].forget(to[lane] as usize, frame.top[lane] as usize);
+            frame.top[lane] = to[lane];
+        }
         Ok(())
     }
 

@@ -416,7 +416,14 @@ impl Memory<'_, '_> {
         Ok(true)
     }
 
-    fn report_unwritten(&mut self, lane: usize, address: u64, bytes: u64, space: &'static str, cache: u32) {
+    pub(super) fn report_unwritten(
+        &mut self,
+        lane: usize,
+        address: u64,
+        bytes: u64,
+        space: &'static str,
+        cache: u32,
+    ) {
         let label = match space {
             "global" => {
                 self.worker.windows.get(cache as usize).and_then(|w| w.allocation()).and_then(|a| a.label())

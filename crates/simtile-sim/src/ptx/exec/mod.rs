@@ -3,7 +3,7 @@
 //! * [`grid`]: clusters over worker threads, faults, limits;
 //! * [`cluster`]: the blocks of a cluster, their warps in turns, block and cluster barriers;
 //! * [`warp`]: groups of lanes with their program counters, divergence; [`calls`], [`barriers`];
-//! * [`memory`], [`atomics`], [`copies`], [`together`], [`special`], [`printf`]: what instructions do.
+//! * [`memory`], [`atomics`], [`copies`], [`multimem`], [`together`], [`special`], [`printf`]: what instructions do.
 //!
 //! A cluster runs on one worker, so shared memory needs no locks; global memory is atomic by itself. Lanes of
 //! a warp are kept in *groups* of equal program counter and call depth. The group that is deepest and then
@@ -17,6 +17,7 @@ pub(super) mod cluster;
 pub(super) mod copies;
 pub(super) mod grid;
 pub(super) mod memory;
+pub(super) mod multimem;
 pub(super) mod printf;
 pub(super) mod special;
 pub(super) mod together;

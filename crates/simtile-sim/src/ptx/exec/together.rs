@@ -194,10 +194,10 @@ impl Warp {
         let frame = &mut self.frames[group.depth_index()];
         let mut memory = env.memory((self.block, self.index), &mut self.local, group.pc, false);
         match matrix {
-            Matrix::Multiply { wmma, shape, types, regs, finite } => {
+            Matrix::Multiply { wmma, shape, types, regs, finite, sparse } => {
                 let read = |slot, lane: u32| lanes_of(&frame.regs, constants, slot)[lane as usize];
                 let parts = [&*regs[0], &*regs[1], &*regs[2], &*regs[3]];
-                let bits = matrix::multiply(*wmma, *shape, *types, parts, *finite, read);
+                let bits = matrix::multiply(*wmma, *shape, *types, parts, *finite, *sparse, read);
                 for (register, &slot) in regs[0].iter().enumerate() {
                     for l in each_lane(mask) {
                         let value = matrix::scatter(
@@ -211,6 +211,14 @@ impl Warp {
                         );
                         frame.regs[slot as usize][l] = value;
                     }
+                }
+            }
+            Matrix::Quads { rows, types, regs } => {
+                let read = |slot, lane: u32| lanes_of(&frame.regs, constants, slot)[lane as usize];
+                let parts = [&*regs[0], &*regs[1], &*regs[2], &*regs[3]];
+                let out = matrix::quads(*rows, *types, parts, read);
+                for (&slot, value) in regs[0].iter().zip(&out) {
+                    put(&mut frame.regs[slot as usize], value, mask);
                 }
             }
             Matrix::Fragment { store, part, shape, row, element, space, addr, stride, regs } => {

@@ -6,7 +6,7 @@ use super::grid::{Run, Worker};
 use super::memory::{Bytes, Memory};
 use super::{LaneFault, Result, each_lane, fault};
 use crate::exec::{FaultReason, KernelFault};
-use crate::ptx::code::{Addr, AtomOp, CONSTANT, Insn, Lanes, NONE, Op, PredSrc, Slot};
+use crate::ptx::code::{Addr, AtomOp, CONSTANT, Insn, Lanes, MultimemKind, NONE, Op, PredSrc, Slot};
 
 /// Instructions after which a group lets others of its warp run.
 const QUANTUM: i64 = 20_000;
@@ -64,6 +64,8 @@ pub(super) struct Frame {
     pub preds: Vec<u32>,
     /// Start of the function's frame in local memory.
     pub base: Lanes,
+    /// Its end: what it declares, and what `alloca` added.
+    pub top: Lanes,
     pub ret: [u32; 32],
     pub ret_func: [u32; 32],
 }
@@ -229,6 +231,7 @@ impl Warp {
         self.groups.clear();
         self.groups.push(start);
         let Some((first, deeper)) = self.frames.split_first_mut() else { return };
+        first.top = [run.func.frame.into(); 32];
         run.func.clear.iter().for_each(|&slot| first.regs[slot as usize] = [0; 32]);
         first.preds.iter_mut().for_each(|p| *p = 0);
         for frame in deeper {
@@ -544,6 +547,19 @@ impl Warp {
                     let value: Lanes = std::array::from_fn(|l| frame.base[l].wrapping_add(*offset as u64));
                     put(&mut frame.regs[*dst as usize], &value, mask);
                 }
+                Op::Alloca { dst, bytes, align } => {
+                    let bytes = *lanes_of(&frame.regs, constants, *bytes);
+                    self.allocate(group.depth_index(), mask, *dst, &bytes, *align, run.func.frame)?;
+                }
+                Op::StackSave { dst } => {
+                    let top = frame.top;
+                    put(&mut frame.regs[*dst as usize], &top, mask);
+                }
+                Op::StackRestore { src } => {
+                    let to = *lanes_of(&frame.regs, constants, *src);
+                    let own = run.image.funcs[group.func_index()].frame;
+                    self.restore_stack(group.depth_index(), mask, &to, own)?;
+                }
                 Op::ActiveMask { dst } => {
                     put(&mut frame.regs[*dst as usize], &[u64::from(mask); 32], mask);
                 }
@@ -575,6 +591,25 @@ impl Warp {
                         if slot != NONE {
                             put(&mut frame.regs[slot as usize], out, mask);
                         }
+                    }
+                }
+                Op::Multimem(m) => {
+                    *slice -= 8;
+                    let frame = &mut self.frames[group.depth as usize];
+                    let addresses = addresses(&m.addr, frame, constants);
+                    let mut memory = env.memory((self.block, self.index), &mut self.local, group.pc, true);
+                    let mut out = [[0; 32]; 8];
+                    if m.kind == MultimemKind::LoadReduce {
+                        memory.multimem(m, &addresses, mask, &[], &mut out)?;
+                        for (&slot, out) in m.regs.iter().zip(&out).filter(|(slot, _)| **slot != NONE) {
+                            put(&mut frame.regs[slot as usize], out, mask);
+                        }
+                    } else {
+                        let mut operands: [&Lanes; 8] = [&[0; 32]; 8];
+                        for (value, &slot) in operands.iter_mut().zip(m.regs.iter()) {
+                            *value = lanes_of(&frame.regs, constants, slot);
+                        }
+                        memory.multimem(m, &addresses, mask, &operands, &mut out)?;
                     }
                 }
                 Op::Bar(bar) => {

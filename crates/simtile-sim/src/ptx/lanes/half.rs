@@ -16,6 +16,10 @@ const MAX: u8 = 7;
 const EX2: u8 = 8;
 const TANH: u8 = 9;
 
+/// The NaN that tensor copies put where there is nothing, in either format and of either sign. PTX does not give its bits:
+/// of all NaNs, an H200 takes this one.
+const OUT_OF_BOUNDS: u16 = 0x7FF7;
+
 const fn format(bf: bool) -> Format {
     if bf { BF16 } else { F16 }
 }
@@ -72,6 +76,8 @@ pub(in crate::ptx) fn one<const BF: bool, const OP: u8>(a: u16, b: u16, c: u16, 
         MUL if !BF => from_f32(BF, x * y),
         // A bf16 product may be subnormal in f32: go through f64.
         MUL => soft::narrow(f64::from(x) * f64::from(y), BF16, mode::RN) as u16,
+        // `.oob`: a factor that stands for what a copy found out of bounds makes the result 0.
+        FMA if m & mode::OWN != 0 && [a, b].iter().any(|v| v & 0x7FFF == OUT_OF_BOUNDS) => 0,
         FMA => {
             let z = input(BF, c, m);
             soft::narrow(soft::odd_fma(x.into(), y.into(), z.into()), format(BF), mode::RN) as u16

@@ -482,6 +482,10 @@ pub(in crate::ptx) fn carrying(op: &str, ty: Type) -> Option<CarryFn> {
     let wide = match ty {
         Type::U32 | Type::S32 => false,
         Type::U64 | Type::S64 => true,
+        // Not in PTX's description, but the assembler takes it.
+        Type::U16 if op == "addc" => {
+            return Some(carry!(|a, b, _c, cc: u16| add3(a, b, cc, u16::overflowing_add)));
+        }
         _ => return None,
     };
     let signed = matches!(ty, Type::S32 | Type::S64);

@@ -45,15 +45,7 @@ fn every_opcode_is_built_or_refused() {
         }
     }
     unsupported.sort_unstable();
-    assert_eq!(
-        unsupported,
-        [
-            "multimem_load_reduce_view_tko",
-            "multimem_reduce_view_tko",
-            "multimem_store_view_tko",
-            "preview$call"
-        ]
-    );
+    assert_eq!(unsupported, ["preview$call"]);
 }
 
 #[test]

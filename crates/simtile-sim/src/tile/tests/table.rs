@@ -28,9 +28,11 @@ fn remark(opcode: Opcode) -> &'static str {
         Assert => "the first false element faults",
         Print => "C conversions; tiles as nested lists",
         AtomicRMW | AtomicCAS | AtomicRedViewTko => "all modes; scopes count as the widest",
-        LoadPtrTko | StorePtrTko => "masks, padding; i1 as bytes; no 4-bit elements",
+        LoadPtrTko | StorePtrTko => {
+            "masks, padding; i1 as bytes; 4-bit elements have no pointers of their own"
+        }
         LoadViewTko | StoreViewTko => {
-            "partition, strided and gather views; inbounds checked; no valid_check, no 4-bit elements"
+            "partition, strided and gather views; inbounds checked; 4-bit elements two in a byte, low half first; no valid_check"
         }
         MmaF => "f16, bf16, tf32, f32, f64, f8, f4; 2-D and batched; fast_acc is ignored",
         MmaFScaled => "element times scale rounded to f32",
@@ -42,6 +44,10 @@ fn remark(opcode: Opcode) -> &'static str {
         Alloca => "64 MiB a block, freed at its end",
         Pack | Unpack => "to and from i8",
         GdcLaunchDependentsTko | GdcWaitTko | MemoryFenceAliasTko => "ordering only",
+        MultimemLoadReduceViewTko | MultimemReduceViewTko => {
+            "on the simulator's multicast objects; sums (the numbers of other reductions are not published: refused)"
+        }
+        MultimemStoreViewTko => "on the simulator's multicast objects",
         _ => "",
     }
 }
@@ -68,7 +74,13 @@ fn table() -> String {
         let since = opcode_requirement(opcode).since;
         out += &format!("| {:#04x} | {} | {since} | {state} | {why} |\n", opcode.as_u16(), opcode.name());
     }
-    out + &format!("\n{built} of {} are built.\n", OPCODES.len())
+    out + &format!(
+        "\n{built} of {} are built.\n\n`preview$call` is a preview that Tile IR's release notes (13.5, *New Operations*) call not \
+         portable to future versions: it calls functions of a SIMT library, compiled and linked by other tools \
+         (`preview$extern_impl`). Bytecode has the name of the callee and no more, so there is nothing that a simulator \
+         could run.\n",
+        OPCODES.len()
+    )
 }
 
 #[test]

@@ -18,6 +18,22 @@ pub(super) fn add(f: &mut Forms) {
         halves(f, t, kind, w, e);
     }
     approximations(f);
+    out_of_bounds(f);
+}
+
+/// `fma.oob`: which of the NaNs makes the result zero, PTX does not say.
+fn out_of_bounds(f: &mut Forms) {
+    for (t, kind, digits, one, e) in
+        [("f16", F16, 10, 0x3C00, Elem::F16), ("bf16", Bf16, 7, 0x3F80, Elem::Bf16)]
+    {
+        for relu in ["", ".relu"] {
+            for operands in ["a, b, c", "b, a, c", "a, c, b"] {
+                let kinds = [Kind::Fixed(one), Kind::Nan16(digits), kind];
+                f.add(format!("fma.rn.oob{relu}.{t} d, {operands};"), [16; 4], kinds, e);
+            }
+            f.add(format!("fma.rn.oob{relu}.{t} d, a, b, c; //"), [16; 4], [kind; 3], e);
+        }
+    }
 }
 
 fn single(f: &mut Forms) {

@@ -18,6 +18,7 @@ pub(super) fn add(f: &mut Forms) {
     }
     wide_and_short(f);
     carries(f);
+    short_carry(f);
     dots(f);
     fields(f);
     video(f);
@@ -118,6 +119,16 @@ fn carries(f: &mut Forms) {
     }
 }
 
+/// Not in PTX's description, but the assembler takes it.
+fn short_carry(f: &mut Forms) {
+    f.add(
+        "mov.b32 {h1, h2}, c; add.cc.u32 x0, a, b; addc.u16 h0, h1, h2; cvt.u32.u16 d, h0;",
+        [32; 4],
+        [Int(32); 3],
+        Elem::U32,
+    );
+}
+
 fn dots(f: &mut Forms) {
     for a in ["u32", "s32"] {
         for b in ["u32", "s32"] {
@@ -182,6 +193,13 @@ fn video(f: &mut Forms) {
                 }
             }
             f.add(format!("vadd.{d}.{a}.{b} d, a, b, c;"), w4, all, Elem::U32);
+            for op in ["vadd", "vabsdiff"] {
+                for sat in ["", ".sat"] {
+                    for part in ["b0", "b3", "h0"] {
+                        f.add(format!("{op}.{d}.{a}.{b}{sat} d.{part}, a, b, c;"), w4, all, Elem::U32);
+                    }
+                }
+            }
             for sat in ["", ".sat"] {
                 for scale in ["", ".shr7", ".shr15"] {
                     for po in ["", ".po"] {

@@ -44,6 +44,8 @@ pub(super) fn add(f: &mut Forms) {
     integers(f);
     doubles(f);
     whole_tiles(f);
+    sparse(f);
+    quads(f);
 }
 
 fn list(from: u32, count: u32) -> String {
@@ -217,6 +219,130 @@ fn doubles(f: &mut Forms) {
     one("m16n8k4", [2, 1, 4]);
     one("m16n8k8", [4, 2, 4]);
     one("m16n8k16", [8, 4, 4]);
+}
+
+/// `mma.sp`. Every lane makes metadata that has a meaning, all six choices of two from four; the selector says whose counts.
+fn sparse(f: &mut Forms) {
+    let all = [0, 1, 2, 3, 4, 5, 6, 7];
+    let metadata = |pairs: bool| {
+        // 0b0100 and 0b1110, by a random bit, and then 0b1000 and 0b1101, by another.
+        let first = "and.b32 m, x7, 0x11111111; mad.lo.u32 e, m, 10, 0x44444444;";
+        if pairs {
+            return first.to_owned();
+        }
+        format!(
+            "{first} mad.lo.u32 m, m, 5, 0x88888888; shr.u32 n, x1, 3; and.b32 n, n, 0x11111111; mul.lo.u32 n, n, 15; \
+             lop3.b32 e, n, m, e, 0xCA;"
+        )
+    };
+    let mut one = |name: &str,
+                   pairs: bool,
+                   prepare: &str,
+                   [na, nb, nc]: [u32; 3],
+                   selector: u32,
+                   elem: Elem| {
+        let z = |from: u32| (from..from + nc).map(|n| format!("z{n}")).collect::<Vec<_>>().join(", ");
+        let starts: String = (0..nc).map(|n| format!("xor.b32 z{n}, x{}, x{}; ", n + 1, n + 4)).collect();
+        for first in (0..nc).step_by(2) {
+            f.add(
+                format!(
+                    ".reg .b32 k, e, m, n, z<8>; {SPLIT} {} {starts}{prepare} {name} {{{}}}, {}, {}, {{{}}}, e, {selector}; \
+                     mov.b64 d, {{z{}, z{}}};",
+                    metadata(pairs),
+                    z(4),
+                    list(0, na),
+                    list(na, nb),
+                    z(0),
+                    first + 4,
+                    first + 5
+                ),
+                W64,
+                ALL,
+                elem,
+            );
+        }
+    };
+    let whole: String =
+        (0..4).map(|n| format!("and.b32 z{n}, z{n}, 255; cvt.rn.f32.u32 z{n}, z{n}; ")).collect();
+    let halves = "and.b32 z0, z0, 0x000F000F; or.b32 z0, z0, 0x64006400; and.b32 z1, z1, 0x000F000F; or.b32 z1, z1, 0x64006400; \
+                  mov.b32 k, 0x64006400; sub.f16x2 z0, z0, k; sub.f16x2 z1, z1, k;";
+    for ty in ["f16", "bf16"] {
+        let prepare = format!("{} {whole}", small(ty, &all, 15));
+        for (shape, counts, selectors) in [("m16n8k16", [2, 2, 4], 4), ("m16n8k32", [4, 4, 4], 2)] {
+            for selector in 0..selectors {
+                let name = format!("mma.sp.sync.aligned.{shape}.row.col.f32.{ty}.{ty}.f32");
+                one(&name, false, &prepare, counts, selector, Elem::F32);
+            }
+        }
+    }
+    for (shape, counts) in [("m16n8k16", [2, 2, 2]), ("m16n8k32", [4, 4, 2])] {
+        let name = format!("mma.sp::ordered_metadata.sync.aligned.{shape}.row.col.f16.f16.f16.f16");
+        one(&name, false, &format!("{} {halves}", small("f16", &all, 3)), counts, 1, Elem::F16);
+    }
+    for (shape, counts, selectors) in [("m16n8k8", [2, 2, 4], 4), ("m16n8k16", [4, 4, 4], 2)] {
+        for selector in 0..selectors {
+            let name = format!("mma.sp.sync.aligned.{shape}.row.col.f32.tf32.tf32.f32");
+            one(&name, true, &format!("{} {whole}", small("tf32", &all, 63)), counts, selector, Elem::F32);
+        }
+    }
+    for a in ["e4m3", "e5m2"] {
+        for b in ["e4m3", "e5m2"] {
+            let prepare = format!("{} {} {whole}", small(a, &[0, 1, 2, 3], 0), small(b, &[4, 5, 6, 7], 0));
+            let name = format!("mma.sp.sync.aligned.m16n8k64.row.col.f32.{a}.{b}.f32");
+            one(&name, false, &prepare, [4, 4, 4], 0, Elem::F32);
+        }
+    }
+    for (types, shapes) in [
+        (["s8", "u8"], [("m16n8k32", [2, 2, 4], 2), ("m16n8k64", [4, 4, 4], 1)]),
+        (["s4", "u4"], [("m16n8k64", [2, 2, 4], 2), ("m16n8k128", [4, 4, 4], 1)]),
+    ] {
+        for (a, b, sat) in [(0, 0, ""), (1, 1, ".satfinite"), (0, 1, ""), (1, 0, "")] {
+            for (shape, counts, selectors) in shapes {
+                for selector in 0..selectors {
+                    let (a, b) = (types[a], types[b]);
+                    let name = format!("mma.sp.sync.aligned.{shape}.row.col{sat}.s32.{a}.{b}.s32");
+                    one(&name, false, "", counts, selector, Elem::U32);
+                }
+            }
+        }
+    }
+}
+
+/// `mma.m8n8k4` on `f16`: four products in one instruction.
+fn quads(f: &mut Forms) {
+    let prepare = small("f16", &[0, 1, 2, 3, 4, 5, 6, 7], 15);
+    for (d, c) in [("f32", "f32"), ("f16", "f16"), ("f32", "f16")] {
+        let (nd, nc) = (if d == "f32" { 8 } else { 4 }, if c == "f32" { 8 } else { 4 });
+        let starts: String = (0..nc)
+            .map(|n| match c {
+                "f32" => format!("and.b32 z{n}, x{}, {}; cvt.rn.f32.u32 z{n}, z{n}; ", n % 6, 127 + n),
+                _ => format!("mov.b32 z{n}, x{}; ", 4 + n),
+            })
+            .collect();
+        let z = |from: u32, n: u32| (from..from + n).map(|n| format!("z{n}")).collect::<Vec<_>>().join(", ");
+        for a in ["row", "col"] {
+            for b in ["row", "col"] {
+                for first in (0..nd).step_by(2) {
+                    let early = if c == "f32" { starts.as_str() } else { "" };
+                    let late = if c == "f32" { "" } else { starts.as_str() };
+                    f.add(
+                        format!(
+                            ".reg .b32 k, z<16>; {SPLIT} {early}{prepare} {late}\
+                             mma.sync.aligned.m8n8k4.{a}.{b}.{d}.f16.f16.{c} {{{}}}, {{x0, x1}}, {{x2, x3}}, {{{}}}; \
+                             mov.b64 d, {{z{}, z{}}};",
+                            z(8, nd),
+                            z(0, nc),
+                            first + 8,
+                            first + 9
+                        ),
+                        W64,
+                        ALL,
+                        if d == "f32" { Elem::F32 } else { Elem::F16 },
+                    );
+                }
+            }
+        }
+    }
 }
 
 /// `wmma`: each warp's `a` lies in the first 512 bytes of its 2048 of shared memory, `b` behind it, then `c`.

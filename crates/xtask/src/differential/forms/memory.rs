@@ -35,6 +35,28 @@ pub(super) fn add(f: &mut Forms) {
     shared_counters(f);
     half_atomics(f);
     spaces(f);
+    stack(f);
+}
+
+/// Room on the stack: of a fixed size, of a size that is computed, and used again after it was given back.
+fn stack(f: &mut Forms) {
+    f.add(
+        "alloca.u64 y0, 64, 16; stacksave.u64 y1; and.b32 x0, a, 24; add.u32 x0, x0, 8; cvt.u64.u32 y2, x0; \
+         alloca.u64 y3, y2; st.local.u32 [y3+4], c; st.local.u32 [y0+4], a; st.local.u32 [y0+60], b; \
+         ld.local.u32 x1, [y3+4]; stackrestore.u64 y1; alloca.u64 y4, 8; st.local.u32 [y4], x1; \
+         ld.local.u32 x2, [y0+4]; ld.local.u32 x3, [y0+60]; ld.local.u32 x4, [y4]; \
+         lop3.b32 d, x2, x3, x4, 0x96;",
+        [32; 4],
+        [super::Kind::Int(32); 3],
+        super::Elem::U32,
+    );
+    f.add(
+        "alloca.u64 y0, 256, 256; cvt.u32.u64 x0, y0; and.b32 x0, x0, 255; st.local.b32 [y0+252], a; \
+         ld.local.b32 x1, [y0+252]; add.u32 d, x0, x1;",
+        [32; 4],
+        [super::Kind::Int(32); 3],
+        super::Elem::U32,
+    );
 }
 
 fn plain(f: &mut Forms) {
@@ -341,6 +363,26 @@ fn half_atomics(f: &mut Forms) {
                 elem,
             );
         }
+    }
+    // Pairs in shared memory, in all ways that there are to say it.
+    for (ty, kind, elem) in [("f16x2", Kind::F16x2, Elem::F16), ("bf16x2", Kind::Bf16x2, Elem::Bf16)] {
+        for body in [
+            "atom.shared.add.noftz.TY d, [s], a;",
+            "cvta.shared.u64 y0, s; atom.add.noftz.TY x0, [y0], a; ld.shared.b32 d, [s];",
+            "cvta.shared.u64 y0, s; red.add.noftz.TY [y0], a; ld.shared.b32 d, [s];",
+            "atom.relaxed.cta.shared::cta.add.noftz.TY x0, [s], a; ld.shared.b32 d, [s];",
+            "red.relaxed.gpu.shared.add.noftz.TY [s], a; ld.shared.b32 d, [s];",
+            "red.shared.add.noftz.TY [s], a; red.shared.add.noftz.TY [s], a; ld.shared.b32 d, [s];",
+            "prmt.b32 x1, a, a, 0x1032; red.shared.add.noftz.TY [s], x1; ld.shared.b32 d, [s];",
+        ] {
+            let body = format!("st.shared.b32 [s], b; {}", body.replace("TY", ty));
+            f.add(body, [32; 4], [kind, kind, None], elem);
+        }
+    }
+    for (ty, kind, elem) in [("f16", Kind::F16, Elem::F16), ("bf16", Kind::Bf16, Elem::Bf16)] {
+        let body =
+            format!("st.shared.b16 [s+2], b; red.shared.add.noftz.{ty} [s+2], a; ld.shared.b16 d, [s+2];");
+        f.add(body, [16; 4], [kind, kind, None], elem);
     }
     let (f32s, w32) = ([Kind::F32, Kind::F32, None], [32, 32, 64, 64]);
     f.add(
