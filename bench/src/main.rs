@@ -4,6 +4,7 @@
 
 mod cudarc_safe;
 mod ours;
+mod ours_ops;
 mod pairs;
 #[cfg(feature = "peer")]
 mod peer;
@@ -27,6 +28,12 @@ const CONTENDERS: &[(&str, &[&str])] = &[
             "threads_8",
             "copy_compute_copy",
             "fork_join",
+            "op_enqueue",
+            "op_sync",
+            "op_await",
+            "op_await_spin0",
+            "graph_replay_1",
+            "graph_replay_100",
         ],
     ),
     ("cudarc", &["submit", "launch_and_wait", "alloc_drop", "threads_8"]),
@@ -168,6 +175,20 @@ fn one(raw: &Raw, contender: &str, row: &str, options: &Options) -> Result<Row> 
             &mut ForkJoin::new(raw, KERNEL_NS)?,
             &mut ours::ForkJoin::new(KERNEL_NS)?,
         ),
+        ("simtile", "op_enqueue") => {
+            measure(&name, plan, &mut raw::Submit(stream()?), &mut ours_ops::OpEnqueue::new()?)
+        }
+        ("simtile", "op_sync") => {
+            measure(&name, plan, &mut raw::LaunchAndWait(stream()?), &mut ours_ops::OpSync::new()?)
+        }
+        ("simtile", "op_await" | "op_await_spin0") => {
+            let spin = (row == "op_await_spin0").then_some(Duration::ZERO);
+            measure(&name, plan, &mut raw::LaunchAndWait(stream()?), &mut ours_ops::OpAwait::new(spin)?)
+        }
+        ("simtile", "graph_replay_1" | "graph_replay_100") => {
+            let nodes = if row == "graph_replay_1" { 1 } else { 100 };
+            measure(&name, plan, &mut raw::Replay::new(stream()?, nodes)?, &mut ours_ops::Replay::new(nodes)?)
+        }
         ("cudarc", "submit") => measure(
             &name,
             plan,

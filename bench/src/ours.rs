@@ -6,7 +6,8 @@ use simtile::{Context, DeviceBuffer, Function, LaunchArgs, LaunchConfig, PinnedH
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const CONFIG: LaunchConfig = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+pub const CONFIG: LaunchConfig =
+    LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
 
 /// Errors as text.
 fn text<T>(result: core::result::Result<T, impl core::fmt::Display>) -> Result<T> {
@@ -29,7 +30,7 @@ impl Ours {
     }
 
     /// A stream with an output of its own; the inputs may be common.
-    fn launcher(&self, inputs: Option<&Arc<[DeviceBuffer<u8>; 3]>>) -> Result<Launcher> {
+    pub fn launcher(&self, inputs: Option<&Arc<[DeviceBuffer<u8>; 3]>>) -> Result<Launcher> {
         let stream = text(self.context.new_stream())?;
         let buffer = || text(DeviceBuffer::<u8>::zeroed(&stream, BYTES));
         let out = buffer()?;
@@ -42,11 +43,12 @@ impl Ours {
     }
 }
 
-struct Launcher {
-    stream: Arc<Stream>,
-    k4: Function,
-    out: DeviceBuffer<u8>,
-    inputs: Arc<[DeviceBuffer<u8>; 3]>,
+/// What a launch needs.
+pub struct Launcher {
+    pub stream: Arc<Stream>,
+    pub k4: Function,
+    pub out: DeviceBuffer<u8>,
+    pub inputs: Arc<[DeviceBuffer<u8>; 3]>,
 }
 
 impl Launcher {
@@ -57,7 +59,7 @@ impl Launcher {
         // SAFETY: `k4` stores nothing for this n.
         text(unsafe { self.stream.launch(&self.k4, CONFIG, args) })
     }
-    fn sync(&self) -> Result {
+    pub fn sync(&self) -> Result {
         text(self.stream.synchronize())
     }
 }

@@ -189,6 +189,36 @@ impl Side for Submit<'_> {
     }
 }
 
+/// Rows `graph_replay_1` and `graph_replay_100`: launches of an executable with so many kernels in a row.
+pub struct Replay<'a> {
+    stream: RawStream<'a>,
+    exec: cu::CUgraphExec,
+}
+
+impl<'a> Replay<'a> {
+    /// Captures the launches.
+    pub fn new(stream: RawStream<'a>, nodes: usize) -> Result<Self> {
+        let (mut graph, mut exec) = (null_mut(), null_mut());
+        let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        ck!(cuStreamBeginCapture_v2(stream.stream, mode));
+        (0..nodes).try_for_each(|_| stream.launch())?;
+        ck!(cuStreamEndCapture(stream.stream, &mut graph));
+        ck!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+        Ok(Self { stream, exec })
+    }
+}
+
+impl Side for Replay<'_> {
+    #[inline]
+    fn operation(&mut self, _: usize) -> Result {
+        ck!(cuGraphLaunch(self.exec, self.stream.stream));
+        Ok(())
+    }
+    fn settle(&mut self) -> Result {
+        self.stream.sync()
+    }
+}
+
 /// Row `launch_and_wait`.
 pub struct LaunchAndWait<'a>(pub RawStream<'a>);
 
