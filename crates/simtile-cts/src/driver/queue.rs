@@ -186,14 +186,16 @@ fn a_context_has_room_for_8_streams(cx: &Cx) -> Check {
     room(cx, 8, ROOM - 16, ROOM + 16)
 }
 
-/// 255 on each of 32; the gates of a GPU are kernels that take places themselves.
+/// 255 on each of 32; the gates of a GPU are kernels that take places themselves. In an exploration 16: each launch there is
+/// a turn of everybody.
 fn a_context_has_room_for_no_more_on_32_streams(cx: &Cx) -> Check {
-    room(cx, 32, ROOM - 48, ROOM + 16)
+    let count = if cx.is_explored() { 16 } else { 32 };
+    room(cx, count, ROOM - 48, ROOM + 16)
 }
 
 /// 82 on each of 100: eight queues do not divide them evenly, and the first full one holds up whoever takes turns. In an
-/// exploration 36, which they do not divide either: a hundred workers that take turns at the engine's lock cost minutes.
+/// exploration 20, which they do not divide either.
 fn a_context_has_room_for_no_more_on_100_streams(cx: &Cx) -> Check {
-    let (count, uneven) = if cx.is_explored() { (36, 900) } else { (100, 600) };
+    let (count, uneven) = if cx.is_explored() { (20, 1400) } else { (100, 600) };
     room(cx, count, ROOM - uneven, ROOM + 100)
 }
