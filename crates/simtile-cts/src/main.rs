@@ -28,7 +28,7 @@ enum Command {
     /// Runs tests.
     Run {
         /// `sim-fast`, `sim-fifo`, `sim-explore`, `sim-no-pools`, `sim-no-vmm`, `sim-no-clusters`, `sim-small-limits`,
-        /// `sim-driver-12.0`, `cuda`, or the path of a driver library.
+        /// `sim-driver-12.0`, `sim-managed-exclusive`, `sim-a100`, `sim-rtx4090`, `sim-b200`, `cuda`, or the path of a driver library.
         #[arg(long, default_value = "sim-fast")]
         driver: String,
         /// How many seeds each test runs with on `sim-explore` (4).

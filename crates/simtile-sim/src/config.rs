@@ -74,6 +74,14 @@ pub struct SimConfig {
     /// Whether asynchronous copies touch pageable memory after they have returned, as CUDA allows. Default
     /// false: small uploads are staged, the rest is waited for, as the real driver does.
     pub pageable_async: bool,
+    /// Whether host and devices may use managed memory at the same time (`CONCURRENT_MANAGED_ACCESS`). Default true. Without
+    /// it the host may touch managed memory only while no kernel is under way that could, and prefetching and advice that
+    /// name such a device are refused.
+    pub concurrent_managed: bool,
+    /// How long, in seconds, nothing at all may happen while a host thread waits, before that counts as a deadlock
+    /// though somebody outside could still end it: a value in host memory, a closed gate, a host function that does not come
+    /// back, a thread that makes no calls. 0: for ever, as on a real driver. Default 30.
+    pub patience: u32,
     /// Most steps of one thread (SIMT) or block (Tile) before a kernel counts as endless. Default 2^32.
     pub step_limit: u64,
     /// Host threads that one kernel may use, at most 256. 0 (default): one a core (at most 8) in [`Mode::Fast`],
@@ -105,6 +113,8 @@ impl Default for SimConfig {
             reuse_addresses: true,
             frees_wait: true,
             pageable_async: false,
+            concurrent_managed: true,
+            patience: 30,
             step_limit: 1 << 32,
             workers: 0,
             print_reports: true,
@@ -132,7 +142,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-const KEYS: &str = "devices, mode, seed, check, profile, without, driver, memory, addresses, frees, pageable, steps, workers, reports, replay";
+const KEYS: &str = "devices, mode, seed, check, profile, without, driver, memory, addresses, frees, pageable, managed, patience, steps, workers, reports, replay";
 
 impl SimConfig {
     /// Settings from an environment variable; the defaults if it is not set.
@@ -149,6 +159,11 @@ impl SimConfig {
                 allowed: "UTF-8 text",
             }),
         }
+    }
+
+    /// What the devices lack: what was taken away, and what their compute capability does not have.
+    pub(crate) fn lacking(&self) -> Lacks {
+        Lacks { clusters: self.lacks.clusters || !self.profile.has_clusters(), ..self.lacks }
     }
 
     /// The same with every number inside its documented limits, which text is checked against too.
@@ -212,6 +227,16 @@ impl SimConfig {
                     "async" => true,
                     _ => return Err("staged, async"),
                 }
+            }
+            "managed" => {
+                self.concurrent_managed = match value {
+                    "concurrent" => true,
+                    "exclusive" => false,
+                    _ => return Err("concurrent, exclusive"),
+                }
+            }
+            "patience" => {
+                self.patience = value.parse().map_err(|_| "a number of seconds from 0 to 2^32-1")?
             }
             "steps" => {
                 self.step_limit = value.parse().ok().filter(|&n| n > 0).ok_or("a number from 1 to 2^64-1")?;
@@ -293,10 +318,14 @@ impl fmt::Display for SimConfig {
             (self.reuse_addresses, other.reuse_addresses, ",addresses=fresh"),
             (self.frees_wait, other.frees_wait, ",frees=never"),
             (self.pageable_async, other.pageable_async, ",pageable=async"),
+            (self.concurrent_managed, other.concurrent_managed, ",managed=exclusive"),
             (self.print_reports, other.print_reports, ",reports=quiet"),
         ];
         for (_, _, text) in switches.into_iter().filter(|(mine, default, _)| mine != default) {
             f.write_str(text)?;
+        }
+        if self.patience != other.patience {
+            write!(f, ",patience={}", self.patience)?;
         }
         if self.step_limit != other.step_limit {
             write!(f, ",steps={}", self.step_limit)?;
@@ -336,7 +365,7 @@ mod tests {
     #[test]
     fn text_sets_every_key() {
         let config: SimConfig =
-            "devices=2, mode=fifo,seed=7,check=none,profile=h200,without=pools+vmm,driver=12.4,memory=512MiB,addresses=fresh,frees=never,pageable=async,steps=9,workers=3,reports=quiet,replay=7:late:3.1"
+            "devices=2, mode=fifo,seed=7,check=none,profile=a100,without=pools+vmm,driver=12.4,memory=512MiB,addresses=fresh,frees=never,pageable=async,managed=exclusive,patience=5,steps=9,workers=3,reports=quiet,replay=7:late:3.1"
                 .parse()
                 .unwrap();
         let expected = SimConfig {
@@ -344,13 +373,15 @@ mod tests {
             mode: Mode::Fifo,
             seed: 7,
             checks: Checks::NONE,
-            profile: Profile::H200,
+            profile: Profile::A100,
             lacks: Lacks { pools: true, vmm: true, ..Lacks::NOTHING },
             driver_version: 12040,
             memory: 512 << 20,
             reuse_addresses: false,
             frees_wait: false,
             pageable_async: true,
+            concurrent_managed: false,
+            patience: 5,
             step_limit: 9,
             workers: 3,
             print_reports: false,
@@ -380,7 +411,9 @@ mod tests {
             ("seed", "seed", "", "number"),
             ("without=legs", "without", "legs", "clusters"),
             ("driver=11.8", "driver", "11.8", "12.0 to 13.0"),
-            ("profile=b9000", "profile", "b9000", "h200"),
+            ("profile=b9000", "profile", "b9000", "rtx4090"),
+            ("managed=shared", "managed", "shared", "exclusive"),
+            ("patience=long", "patience", "long", "seconds"),
             ("memory=99999999999999TiB", "memory", "99999999999999TiB", "4 TiB"),
         ] {
             let error = text.parse::<SimConfig>().unwrap_err();

@@ -70,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) printf: Printf,
     pub(crate) declared: Mutex<Declared>,
     reports: Mutex<Vec<Report>>,
+    /// Calls so far.
+    pub(crate) calls: AtomicU64,
     /// Numbers of the living threads that have called.
     pub(crate) callers: Global<BTreeSet<u64>>,
     /// The exploration that made it.
@@ -85,8 +87,11 @@ impl Core {
         let state = State {
             next_uid: 1,
             next_seq: 1,
+            steps: 0,
             order: Order::default(),
             watches: Default::default(),
+            kernel_watches: Default::default(),
+            kernels: Default::default(),
             primaries: (0..config.devices).map(|_| Primary::default()).collect(),
             context_handles: Handles::new(Kind::Context, id),
             contexts: BTreeMap::new(),
@@ -107,6 +112,7 @@ impl Core {
             idle: 0,
             polling: false,
             waiting: 0,
+            given_up: false,
             down: false,
         };
         let space = AddressSpace::new();
@@ -115,7 +121,7 @@ impl Core {
         Arc::new(Self {
             id,
             profile: config.profile,
-            lacking: config.lacks.answers(config.driver_version),
+            lacking: config.lacking().answers(config.driver_version),
             initialised: AtomicBool::new(false),
             control: Control::default(),
             space,
@@ -127,6 +133,7 @@ impl Core {
             printf: Printf::default(),
             declared: Mutex::default(),
             reports: Mutex::default(),
+            calls: AtomicU64::new(0),
             callers: Global::default(),
             home: explore::current().map(|schedule| Arc::downgrade(&schedule)),
             outsider_told: AtomicBool::new(false),

@@ -49,6 +49,7 @@ pub(crate) fn enter(state: State, entry: Entry, run: impl FnOnce(&Call<'_>) -> R
 fn dispatch(core: &Arc<Core>, entry: Entry, run: impl FnOnce(&Call<'_>) -> Res) -> Res {
     let call = Call { core, entry };
     remember_caller(core);
+    core.calls.fetch_add(1, Ordering::Relaxed);
     if core.config.mode == Mode::Explore {
         core.tell_outsider(entry);
         simtile_sync::hook::switch_point(entry.name());

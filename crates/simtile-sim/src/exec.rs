@@ -326,6 +326,16 @@ impl fmt::Display for LoadFault {
 
 impl std::error::Error for LoadFault {}
 
+/// What a kernel does about programmatic dependent launch.
+#[derive(Clone, Debug, Default)]
+pub struct GridDependency {
+    /// It lets the next kernel start before it ends (`griddepcontrol.launch_dependents`).
+    pub launches_dependents: bool,
+    /// By the number of a memory instruction's [`Window`](crate::memory::Window): whether it runs before the kernel waits for
+    /// the one before it (`griddepcontrol.wait`). Those that are not in it count as behind the wait.
+    pub early: std::sync::Arc<[bool]>,
+}
+
 /// A loaded image.
 pub trait Program: Send + Sync {
     /// Its kernels.
@@ -338,6 +348,11 @@ pub trait Program: Send + Sync {
     /// What and where a memory instruction of a kernel is, by the number of its [`Window`](crate::memory::Window).
     fn place(&self, _kernel: usize, _site: u16) -> Option<String> {
         None
+    }
+
+    /// What a kernel does about the kernels before and behind it. By default nothing, and all of it comes after those before.
+    fn dependency(&self, _kernel: usize) -> GridDependency {
+        GridDependency::default()
     }
 
     /// Runs one launch of kernel number `kernel` to its end.

@@ -9,7 +9,7 @@ mod pools;
 
 use crate::core::Core;
 use crate::engine::work::Record;
-use crate::memory::{Allocation, DeviceView, Fill, MemoryFault, Transfer, Vmm};
+use crate::memory::{Allocation, Attachment, DeviceView, Fill, MemoryFault, Transfer, Vmm};
 use crate::report::{Report, ReportKind};
 pub(crate) use pools::Pools;
 use simtile_sync::Arc;
@@ -56,7 +56,9 @@ pub(crate) enum MemoryWork {
     Begin(Arc<Allocation>),
     /// From here on it may not; then the engine completes the record.
     End(Arc<Allocation>, Arc<Record>),
-    /// Only a place in the stream: a prefetch or an attachment, which change nothing here.
+    /// Managed memory belongs to the host, to one stream or to all from here on.
+    Attach(Arc<Allocation>, Attachment),
+    /// Only a place in the stream: a prefetch, which changes nothing here.
     Place,
 }
 
@@ -67,6 +69,15 @@ impl MemoryWork {
         matches!(self, Self::Transfer(_) | Self::Fill(_))
     }
 
+    /// The device that does it, if it is not the one whose stream it is on.
+    pub(crate) fn device(&self) -> Option<i32> {
+        match self {
+            Self::Transfer(transfer) => transfer.device,
+            Self::Fill(fill) => fill.device,
+            Self::Begin(_) | Self::End(..) | Self::Attach(..) | Self::Place => None,
+        }
+    }
+
     /// What it is, for traces.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -74,13 +85,14 @@ impl MemoryWork {
             Self::Fill(_) => "memset",
             Self::Begin(_) => "allocation",
             Self::End(..) => "free",
+            Self::Attach(..) => "attachment",
             Self::Place => "place",
         }
     }
 
     /// Whether it is done in no time, so that it may run under the engine's lock.
     pub(crate) fn is_instant(&self) -> bool {
-        matches!(self, Self::Begin(_) | Self::End(..) | Self::Place)
+        matches!(self, Self::Begin(_) | Self::End(..) | Self::Attach(..) | Self::Place)
     }
 
     /// Does the work, on behalf of the view's device. Instant work runs under the engine's lock
@@ -112,6 +124,10 @@ impl MemoryWork {
             }
             Self::End(allocation, _) => {
                 core.space.end(allocation);
+                Ok(())
+            }
+            Self::Attach(allocation, to) => {
+                allocation.attach(*to);
                 Ok(())
             }
             Self::Place => Ok(()),

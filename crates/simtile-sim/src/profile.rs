@@ -12,19 +12,26 @@ pub enum Profile {
     /// The same with limits near the smallest that CUDA devices have had: blocks of 512 threads, 16 KiB of shared memory
     /// with nothing to opt in for, two multiprocessors, grids of 65 535 blocks, one priority, no clusters beyond 2 blocks.
     Small,
+    /// Compute capability 8.0 with the published limits of an A100 (80 GB): 164 KiB of shared memory, no clusters, no
+    /// multicast, no tensor maps.
+    A100,
+    /// Compute capability 8.9 with the published limits of an RTX 4090: 1536 threads and 100 KiB of shared memory a
+    /// multiprocessor, no clusters, no multicast.
+    Rtx4090,
+    /// Compute capability 10.0 with the published limits of a B200.
+    B200,
 }
 
 impl Profile {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::H200, Self::Small, Self::A100, Self::Rtx4090, Self::B200];
+
     /// Names that [`Profile::by_name`] knows.
-    pub const NAMES: &'static str = "h200, small";
+    pub const NAMES: &'static str = "h200, small, a100, rtx4090, b200";
 
     /// The profile of this name.
     pub fn by_name(name: &str) -> Option<Self> {
-        match name {
-            "h200" => Some(Self::H200),
-            "small" => Some(Self::Small),
-            _ => None,
-        }
+        Self::ALL.into_iter().find(|profile| profile.name() == name)
     }
 
     /// The name that [`Profile::by_name`] takes.
@@ -32,6 +39,9 @@ impl Profile {
         match self {
             Self::H200 => "h200",
             Self::Small => "small",
+            Self::A100 => "a100",
+            Self::Rtx4090 => "rtx4090",
+            Self::B200 => "b200",
         }
     }
 
@@ -40,7 +50,25 @@ impl Profile {
         match self {
             Self::H200 => "simtile simulated H200",
             Self::Small => "simtile simulated small device",
+            Self::A100 => "simtile simulated A100",
+            Self::Rtx4090 => "simtile simulated RTX 4090",
+            Self::B200 => "simtile simulated B200",
         }
+    }
+
+    /// The compute capability: major and minor number.
+    pub fn compute_capability(self) -> (u32, u32) {
+        match self {
+            Self::H200 | Self::Small => (9, 0),
+            Self::A100 => (8, 0),
+            Self::Rtx4090 => (8, 9),
+            Self::B200 => (10, 0),
+        }
+    }
+
+    /// Whether its blocks can form clusters.
+    pub(crate) fn has_clusters(self) -> bool {
+        self.compute_capability() >= (9, 0)
     }
 
     /// What `cuDriverGetVersion` answers.
@@ -51,14 +79,14 @@ impl Profile {
     /// Lowest and highest stream priority.
     pub(crate) fn priorities(self) -> (i32, i32) {
         match self {
-            Self::H200 => (0, -5),
             Self::Small => (0, 0),
+            _ => (0, -5),
         }
     }
 
     pub(crate) fn traits(self) -> DeviceTraits {
         DeviceTraits {
-            compute_capability: (9, 0),
+            compute_capability: self.compute_capability(),
             multiprocessors: self.limits().multiprocessors,
             warp_size: 32,
             newest_ptx: (9, 0),
@@ -70,6 +98,9 @@ impl Profile {
         match self {
             Self::H200 => LIMITS_H200,
             Self::Small => LIMITS_SMALL,
+            Self::A100 => LIMITS_A100,
+            Self::Rtx4090 => LIMITS_RTX4090,
+            Self::B200 => LIMITS_B200,
         }
     }
 
@@ -81,6 +112,9 @@ impl Profile {
         match self {
             Self::H200 => look(H200),
             Self::Small => look(SMALL).or_else(|| look(H200)),
+            Self::A100 => look(A100).or_else(|| look(H200)),
+            Self::Rtx4090 => look(RTX4090).or_else(|| look(H200)),
+            Self::B200 => look(B200).or_else(|| look(H200)),
         }
     }
 }
@@ -118,6 +152,28 @@ const LIMITS_SMALL: Limits = Limits {
     max_cluster: 2,
     ..LIMITS_H200
 };
+
+const LIMITS_A100: Limits = Limits {
+    shared_per_block_optin: 163 << 10,
+    shared_per_sm: 164 << 10,
+    multiprocessors: 108,
+    portable_cluster: 1,
+    max_cluster: 1,
+    ..LIMITS_H200
+};
+
+const LIMITS_RTX4090: Limits = Limits {
+    shared_per_block_optin: 99 << 10,
+    shared_per_sm: 100 << 10,
+    threads_per_sm: 1536,
+    blocks_per_sm: 24,
+    multiprocessors: 128,
+    portable_cluster: 1,
+    max_cluster: 1,
+    ..LIMITS_H200
+};
+
+const LIMITS_B200: Limits = Limits { multiprocessors: 148, ..LIMITS_H200 };
 
 /// Limits of a device.
 #[derive(Clone, Copy, Debug)]
@@ -174,13 +230,38 @@ const SMALL: &[(u32, i32)] = &[
     (78, 0), (81, 17408), (82, 32768), (97, 16384), (106, 8),
 ];
 
+// Below: NVIDIA's tables of compute capabilities and data sheets, where the device differs from the H200. What is published
+// nowhere (copy engines, the share of the second-level cache that can be set aside) is the H200's, in proportion.
+
+/// Where an A100 differs, in order.
+#[rustfmt::skip]
+const A100: &[(u32, i32)] = &[
+    (13, 1410000), (16, 108), (36, 1593000), (37, 5120), (38, 41943040), (75, 8), (81, 167936), (97, 166912),
+    (108, 31457280), (120, 0), (126, 1), (127, 0), (132, 0), (139, 0x20b2_10de), (140, 0),
+];
+
+/// Where an RTX 4090 differs, in order.
+#[rustfmt::skip]
+const RTX4090: &[(u32, i32)] = &[
+    (13, 2520000), (16, 128), (32, 0), (36, 10501000), (37, 384), (38, 75497472), (39, 1536), (40, 2), (75, 8), (76, 9),
+    (81, 102400), (87, 64), (97, 101376), (106, 24), (108, 47185920), (120, 0), (126, 1), (127, 0), (132, 0),
+    (139, 0x2684_10de), (140, 0),
+];
+
+/// Where a B200 differs, in order.
+#[rustfmt::skip]
+const B200: &[(u32, i32)] = &[
+    (13, 1965000), (16, 148), (36, 3996000), (37, 8192), (38, 132644864), (75, 10), (108, 82903040), (139, 0x2901_10de),
+    (140, 0),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn attributes_say_what_launches_are_checked_against() {
-        for profile in [Profile::H200, Profile::Small] {
+        for profile in Profile::ALL {
             let limits = profile.limits();
             for (number, limit) in [
                 (1, limits.threads_per_block),
@@ -207,6 +288,23 @@ mod tests {
                     "{profile:?} {number}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn capabilities_and_what_follows_from_them() {
+        for profile in Profile::ALL {
+            assert_eq!(Profile::by_name(profile.name()), Some(profile));
+            assert!(Profile::NAMES.split(", ").any(|name| name == profile.name()));
+            let value = |number| profile.attribute(CUdevice_attribute(number)).unwrap_or(0);
+            assert_eq!((value(75) as u32, value(76) as u32), profile.compute_capability(), "{profile:?}");
+            // Clusters, tensor maps and multicast came with 9.0.
+            for number in [120, 127, 132] {
+                assert_eq!(value(number) != 0, profile.has_clusters(), "{profile:?} {number}");
+            }
+        }
+        for table in [H200, SMALL, A100, RTX4090, B200] {
+            assert!(table.is_sorted_by_key(|&(number, _)| number));
         }
     }
 }

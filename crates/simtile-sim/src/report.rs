@@ -23,6 +23,8 @@ pub enum ReportKind {
     Undeclared,
     /// The host changed memory that a pending copy reads or fills.
     HostWrite,
+    /// Managed memory was touched by one side while the other has it to itself.
+    ManagedAccess,
     /// A graph's node followed a pointer whose memory has been freed since the node was made.
     StaleGraphPointer,
     /// Nobody can go on, or a participant of an exploration waits for something that the schedule does not see.

@@ -215,9 +215,12 @@ impl Simulator {
     }
 
     /// Whether handle values of destroyed objects are handed out again at once, as the real driver may do: contexts,
-    /// streams, events, modules and what is in them, graphs, their nodes and executables.
+    /// streams, events, modules and what is in them, graphs, their nodes and executables, memory pools, and memory handles
+    /// of which no mapping is left.
     pub fn recycle_handles(&self, recycle: bool) {
         self.core().modules.recycle_handles(recycle);
+        self.core().heap.pools.recycle_handles(recycle);
+        self.core().heap.vmm.recycle_handles(recycle);
         let mut state = self.core().state.lock();
         state.context_handles.set_recycling(recycle);
         state.stream_handles.set_recycling(recycle);
@@ -352,6 +355,18 @@ impl Builder {
     /// allows, instead of staging or waiting as the real driver does (the default).
     pub fn pageable_async(mut self, later: bool) -> Self {
         self.config.pageable_async = later;
+        self
+    }
+
+    /// Whether host and devices may use managed memory at the same time.
+    pub fn concurrent_managed(mut self, concurrent: bool) -> Self {
+        self.config.concurrent_managed = concurrent;
+        self
+    }
+
+    /// After how many seconds without anything happening a waiting host thread counts as stuck; 0 for never.
+    pub fn patience(mut self, seconds: u32) -> Self {
+        self.config.patience = seconds;
         self
     }
 

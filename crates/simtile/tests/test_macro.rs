@@ -113,9 +113,17 @@ fn fails_by_a_profile(_: &Runtime) {}
 
 /// What a test that must fail prints.
 fn failure(name: &str, seed: Option<&str>) -> String {
+    failure_with(name, seed.map(|seed| ("SIMTILE_SEED", seed)).as_slice())
+}
+
+/// The same with these settings in the environment.
+fn failure_with(name: &str, environment: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--include-ignored", "--nocapture"]).env_remove("SIMTILE_SEED");
-    command.env_remove("RUST_BACKTRACE").envs(seed.map(|seed| ("SIMTILE_SEED", seed)));
+    command.args(["--exact", name, "--include-ignored", "--nocapture"]);
+    for variable in ["SIMTILE_SEED", "SIMTILE_SCHEDULE", "SIMTILE_SIM", "SIMTILE_TRACE", "RUST_BACKTRACE"] {
+        command.env_remove(variable);
+    }
+    command.envs(environment.iter().copied());
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{name} passed:\n{text}");
@@ -148,6 +156,45 @@ fn a_report_fails_the_test_and_the_seed_repeats_the_trace() {
         text[from..].split("repeat it with").next().unwrap().to_owned()
     };
     assert_eq!(part(&text), part(&failure("fails_by_a_race", Some(seed))));
+}
+
+/// The printed command, the schedule in a file, the whole trace in a file, and the simulator's own setting: each repeats
+/// the very run.
+#[test]
+fn a_schedule_repeats_the_failure_from_every_place_it_can_stand() {
+    let name = "fails_by_a_race";
+    let file = |kind: &str| {
+        let path = std::env::temp_dir().join(format!("simtile-{kind}-{}", std::process::id()));
+        path.to_str().unwrap().to_owned()
+    };
+    let (trace, schedule) = (file("trace"), file("schedule"));
+    let text = failure_with(name, &[("SIMTILE_TRACE", &trace)]);
+    // What is printed of the run: reasons and the last steps. How much it was shrunk only the first run knows.
+    let run = |text: &str| {
+        let from = text.find("fails_by_a_race failed").unwrap();
+        text[from..].split("\nschedule (").next().unwrap().to_owned()
+    };
+    let command = text.split("repeat it with: SIMTILE_SCHEDULE=").nth(1).unwrap();
+    let (printed, rest) = command.split_once(' ').unwrap();
+    assert!(rest.starts_with("cargo test fails_by_a_race -- --exact"), "{rest}");
+    std::fs::write(&schedule, printed).unwrap();
+    let whole = std::fs::read_to_string(&trace).unwrap();
+    assert!(whole.starts_with(&format!("schedule {printed}\n")), "{whole}");
+    for (variable, value) in [
+        ("SIMTILE_SCHEDULE", printed.to_owned()),
+        ("SIMTILE_SCHEDULE", schedule.clone()),
+        ("SIMTILE_SCHEDULE", trace.clone()),
+        ("SIMTILE_SIM", format!("replay={printed}")),
+        ("SIMTILE_SIM", format!("replay={schedule}")),
+        ("SIMTILE_SIM", format!("replay={trace}")),
+    ] {
+        let again = failure_with(name, &[(variable, &value)]);
+        assert_eq!(run(&again), run(&text), "{variable}={value}");
+        assert!(again.contains(&format!("SIMTILE_SCHEDULE={printed} ")), "{variable}={value}: {again}");
+    }
+    let text = failure_with(name, &[("SIMTILE_SCHEDULE", "/no/such/schedule")]);
+    assert!(text.contains("is no part of a schedule such as 7:late:12.1+40.0"), "{text}");
+    let _ = (std::fs::remove_file(trace), std::fs::remove_file(schedule));
 }
 
 #[test]

@@ -30,6 +30,7 @@ mod launch_attributes;
 mod launch_errors;
 mod launches;
 mod linker;
+mod managed;
 mod memory;
 mod memory_2d;
 mod memory_facts;
@@ -64,6 +65,7 @@ pub const FAMILIES: &[&[Test]] = &[
     memory_2d::TESTS,
     memory_host::TESTS,
     memory_facts::TESTS,
+    managed::TESTS,
     pointers::TESTS,
     pools::TESTS,
     vmm::TESTS,

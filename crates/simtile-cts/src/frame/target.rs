@@ -2,7 +2,7 @@
 
 use simtile_driver::Driver;
 use simtile_driver::cuda::LoadError;
-use simtile_sim::{Builder, Lacks, Mode, Profile, Simulator};
+use simtile_sim::{Builder, Checks, Lacks, Mode, Profile, Simulator};
 use std::path::PathBuf;
 
 /// Which seeds an exploration tries.
@@ -33,11 +33,29 @@ pub enum Mask {
     Small,
     /// A driver of CUDA 12.0: what came later is not there.
     Driver12,
+    /// Managed memory that host and devices cannot use at the same time, with every check on.
+    ManagedExclusive,
+    /// Compute capability 8.0.
+    A100,
+    /// Compute capability 8.9.
+    Rtx4090,
+    /// Compute capability 10.0.
+    B200,
 }
 
 impl Mask {
     /// Every mask.
-    pub const ALL: &[Self] = &[Self::NoPools, Self::NoVmm, Self::NoClusters, Self::Small, Self::Driver12];
+    pub const ALL: &[Self] = &[
+        Self::NoPools,
+        Self::NoVmm,
+        Self::NoClusters,
+        Self::Small,
+        Self::Driver12,
+        Self::ManagedExclusive,
+        Self::A100,
+        Self::Rtx4090,
+        Self::B200,
+    ];
 
     /// The name of the driver.
     pub const fn name(self) -> &'static str {
@@ -47,6 +65,10 @@ impl Mask {
             Self::NoClusters => "sim-no-clusters",
             Self::Small => "sim-small-limits",
             Self::Driver12 => "sim-driver-12.0",
+            Self::ManagedExclusive => "sim-managed-exclusive",
+            Self::A100 => "sim-a100",
+            Self::Rtx4090 => "sim-rtx4090",
+            Self::B200 => "sim-b200",
         }
     }
 
@@ -58,6 +80,10 @@ impl Mask {
             Self::NoClusters => lacks.clusters = true,
             Self::Small => return builder.profile(Profile::Small).memory(256 << 20),
             Self::Driver12 => return builder.driver_version(12000),
+            Self::ManagedExclusive => return builder.concurrent_managed(false).checks(Checks::ALL),
+            Self::A100 => return builder.profile(Profile::A100),
+            Self::Rtx4090 => return builder.profile(Profile::Rtx4090),
+            Self::B200 => return builder.profile(Profile::B200),
         }
         builder.without(lacks)
     }

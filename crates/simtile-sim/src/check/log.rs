@@ -97,9 +97,22 @@ impl TouchMap {
 }
 
 /// Everything one submission touched, by backing.
+///
+/// What a kernel does before it waits for the one before it is kept apart.
 #[derive(Default)]
 pub struct AccessLog {
-    maps: Mutex<BTreeMap<usize, Arc<TouchMap>>>,
+    maps: Mutex<Maps>,
+    early_maps: Mutex<Maps>,
+    /// By number of the instruction: whether it comes before the wait.
+    early: Arc<[bool]>,
+}
+
+type Maps = BTreeMap<usize, Arc<TouchMap>>;
+
+fn in_order(maps: Mutex<Maps>) -> Vec<Arc<TouchMap>> {
+    let mut maps: Vec<_> = maps.into_inner().into_values().collect();
+    maps.sort_by_key(|map| map.allocation.id);
+    maps
 }
 
 impl AccessLog {
@@ -108,16 +121,22 @@ impl AccessLog {
         Self::default()
     }
 
-    /// The map of memory that is reached through a mapping. Callers keep it as long as they stay there.
-    pub fn map(&self, backing: &Arc<Backing>, allocation: &Arc<Allocation>) -> Arc<TouchMap> {
-        let new = || Arc::new(TouchMap::new(backing.clone(), allocation.clone()));
-        self.maps.lock().entry(Arc::as_ptr(backing).addr()).or_insert_with(new).clone()
+    /// An empty log of a kernel whose instructions of these numbers run before its wait.
+    pub fn with_early(early: Arc<[bool]>) -> Self {
+        Self { early, ..Self::default() }
     }
 
-    /// The maps, once the submission has ended, in the order in which the memory was made.
-    pub fn into_maps(self) -> Vec<Arc<TouchMap>> {
-        let mut maps: Vec<_> = self.maps.into_inner().into_values().collect();
-        maps.sort_by_key(|map| map.allocation.id);
-        maps
+    /// The map of memory that an instruction (0: none) reaches through a mapping. Callers keep it as long as they stay there.
+    pub fn map(&self, backing: &Arc<Backing>, allocation: &Arc<Allocation>, site: u16) -> Arc<TouchMap> {
+        let early = self.early.get(usize::from(site)) == Some(&true);
+        let maps = if early { &self.early_maps } else { &self.maps };
+        let new = || Arc::new(TouchMap::new(backing.clone(), allocation.clone()));
+        maps.lock().entry(Arc::as_ptr(backing).addr()).or_insert_with(new).clone()
+    }
+
+    /// The maps, once the submission has ended, in the order in which the memory was made: of what came before the wait, and
+    /// of the rest.
+    pub fn into_maps(self) -> (Vec<Arc<TouchMap>>, Vec<Arc<TouchMap>>) {
+        (in_order(self.early_maps), in_order(self.maps))
     }
 }

@@ -261,7 +261,7 @@ mod tests {
         fn run(&mut self, stream: usize, accesses: &[(Touch, std::ops::Range<u64>)]) -> Vec<Race> {
             let log = AccessLog::new();
             for (touch, range) in accesses {
-                log.map(self.buffer.backing().0, &self.buffer).note(
+                log.map(self.buffer.backing().0, &self.buffer, 0).note(
                     range.start,
                     range.end - range.start,
                     *touch,
@@ -272,7 +272,7 @@ mod tests {
             let epoch = self.streams[stream].tick(Axis(stream as u32));
             let place = format!("stream {stream}");
             let who = Who { what: "kernel k".into(), place, id: self.next, code: None };
-            self.checker.ended(epoch, &self.streams[stream].clone(), &who, &log.into_maps())
+            self.checker.ended(epoch, &self.streams[stream].clone(), &who, &log.into_maps().1)
         }
 
         fn wait(&mut self, waiter: usize, other: usize) {

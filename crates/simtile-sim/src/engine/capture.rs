@@ -375,8 +375,16 @@ impl State {
         }
         let node = match work {
             Work::Launch(launch) => NodeWork::kernel(launch.clone()),
-            Work::Memory(MemoryWork::Transfer(copy)) => NodeWork::Copy(copy.clone(), describe_copy(copy)),
-            Work::Memory(MemoryWork::Fill(fill)) => NodeWork::Set(*fill, describe_fill(fill)),
+            // A graph's launch may be on a stream of another device.
+            Work::Memory(MemoryWork::Transfer(copy)) => {
+                let copy = Transfer { device: Some(stream.context.device), ..(**copy).clone() };
+                let description = describe_copy(&copy);
+                NodeWork::Copy(Arc::new(copy), description)
+            }
+            Work::Memory(MemoryWork::Fill(fill)) => {
+                let fill = Fill { device: Some(stream.context.device), ..*fill };
+                NodeWork::Set(fill, describe_fill(&fill))
+            }
             Work::Host(call) => NodeWork::Host(*call),
             Work::Record(event) => {
                 let membership = self.streams.get(&stream.uid).and_then(|s| s.capture.as_ref());

@@ -1,17 +1,18 @@
 //! Launches of graphs: the items that a launch puts on its stream, and those that conditional nodes add.
 //!
 //! A launch puts the work of all nodes on the stream at once, in an order that the edges allow, and takes one
-//! place in the queue. A conditional node looks at its condition when it is its turn and puts a body's nodes before what
+//! place in the queue. Nodes of another context run as work of that context's device. A conditional node looks at its condition when it is its turn and puts a body's nodes before what
 //! comes next. Only the race checker sees more: there each node knows what came before it in the graph, and nothing else
 //! of its launch.
 
+use super::capture::{LAUNCH_PORT, PROGRAMMATIC_PORT};
 use super::graphs::{ExecNode, NodeWork, UserObject};
 use super::state::{Item, State};
 use super::work::{Record, Work};
 use crate::check::VectorClock;
 use crate::config::Mode;
 use crate::core::{Core, Res, StreamRef};
-use crate::graph::{Graph, NodeId, Reach};
+use crate::graph::{Edge, Graph, NodeId, Reach};
 use crate::heap::MemoryWork;
 use crate::report::{Report, ReportKind};
 use simtile_driver::sys::*;
@@ -25,6 +26,22 @@ const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 pub(crate) struct LaunchClocks {
     pub(crate) base: Option<VectorClock>,
     pub(crate) ends: Vec<Option<VectorClock>>,
+    /// What each node knew when it started.
+    pub(crate) starts: Vec<Option<VectorClock>>,
+}
+
+impl LaunchClocks {
+    fn new(base: Option<VectorClock>, nodes: usize) -> Self {
+        Self { base, ends: vec![None; nodes], starts: vec![None; nodes] }
+    }
+}
+
+/// A node that comes directly before another one.
+#[derive(Clone, Copy)]
+pub(crate) struct Predecessor {
+    pub(crate) node: usize,
+    /// The other one may start while it still runs.
+    pub(crate) early: bool,
 }
 
 /// What an item of a graph's launch is there.
@@ -36,7 +53,7 @@ pub(crate) struct GraphItem {
     /// Axis of the node.
     pub(crate) lane: u64,
     /// Nodes that come directly before.
-    pub(crate) before: Vec<usize>,
+    pub(crate) before: Vec<Predecessor>,
     /// What must live until the launch has ended.
     pub(crate) keep: Vec<Arc<UserObject>>,
     /// A run of a body that ends here: the node follows all of its nodes.
@@ -92,14 +109,6 @@ fn widest(bodies: &[Arc<Graph<ExecNode>>]) -> usize {
     bodies.iter().map(|body| width(body)).max().unwrap_or(0)
 }
 
-/// Whether a kernel of the graph, or of a body in it, is another context's.
-fn has_foreign_kernel(flat: &Graph<ExecNode>, context: u64) -> bool {
-    flat.nodes().filter(|(_, node)| node.enabled).any(|(_, node)| {
-        matches!(&node.work, NodeWork::Kernel(launch, _) if launch.context != context)
-            || node.bodies.iter().any(|body| has_foreign_kernel(body, context))
-    })
-}
-
 impl Core {
     /// Puts the work of a graph on a stream.
     ///
@@ -117,10 +126,6 @@ impl Core {
         let found = state.graphs.execs.get(exec.0).map_err(|_| INVALID)?;
         let (flags, flat, last) = (found.flags, found.graph.clone(), found.last.clone());
         let (keep, conditions) = (found.objects.clone(), found.conditions.clone());
-        if has_foreign_kernel(&flat, stream.context.uid) {
-            // A launch runs on one stream here, so on one device.
-            return Err(CUresult::CUDA_ERROR_INVALID_CONTEXT);
-        }
         let order = self.node_order(&flat);
         let freed = self.check_graph_memory(&mut state, &flat, &order, flags)?;
 
@@ -139,10 +144,8 @@ impl Core {
                 items.push((Work::Memory(MemoryWork::End(allocation, record)), None, None));
             });
         }
-        let clocks = self.config.checks.races.then(|| {
-            let ends = vec![None; order.len()];
-            Arc::new(Mutex::new(LaunchClocks { base: None, ends }))
-        });
+        let clocks =
+            self.config.checks.races.then(|| Arc::new(Mutex::new(LaunchClocks::new(None, order.len()))));
         let run = Run { clocks: clocks.clone(), lane: 0 };
         items.extend(self.run_items(&mut state, stream.uid, &flat, &order, &run)?);
         let end_seq = state.next_seq + items.len() as u64;
@@ -199,8 +202,19 @@ impl Core {
         let mut items = Vec::new();
         for (i, node) in order.iter().enumerate() {
             let Some(exec_node) = flat.get(*node) else { continue };
-            let before: Vec<usize> = match run.clocks {
-                Some(_) => flat.dependencies(*node).filter_map(|e| place.get(&e.from).copied()).collect(),
+            let early = |edge: &Edge| match flat.get(edge.from).map(|node| (&node.work, node.enabled)) {
+                Some((NodeWork::Kernel(launch, _), true)) => match edge.data[0] {
+                    LAUNCH_PORT => true,
+                    PROGRAMMATIC_PORT => launch.dependency().launches_dependents,
+                    _ => false,
+                },
+                _ => false,
+            };
+            let before: Vec<Predecessor> = match run.clocks {
+                Some(_) => flat
+                    .dependencies(*node)
+                    .filter_map(|e| Some(Predecessor { node: *place.get(&e.from)?, early: early(&e) }))
+                    .collect(),
                 None => Vec::new(),
             };
             let works = if exec_node.enabled {
@@ -258,8 +272,8 @@ impl Core {
         let lane = outer.map_or(stream, |outer| outer.lane);
         let base = outer_clocks.as_ref().and_then(|clocks| clocks.lock().ends.get(node?)?.clone());
         let order = self.node_order(body);
-        let ends = vec![None; order.len()];
-        let clocks = outer_clocks.as_ref().map(|_| Arc::new(Mutex::new(LaunchClocks { base, ends })));
+        let clocks =
+            outer_clocks.as_ref().map(|_| Arc::new(Mutex::new(LaunchClocks::new(base, order.len()))));
         let run = Run { clocks: clocks.clone(), lane: branch.lane };
         // Nodes of bodies need nothing that could lack.
         let mut items = self.run_items(state, stream, body, &order, &run).unwrap_or_default();

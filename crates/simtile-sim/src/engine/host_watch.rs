@@ -137,6 +137,7 @@ impl HostWatch {
 impl Core {
     /// Work was queued: watches the host memory of a copy.
     pub(crate) fn watch_host(&self, state: &mut State, seq: u64, work: &Work) {
+        self.watch_kernel(state, seq, work);
         let Work::Memory(MemoryWork::Transfer(copy)) = work else { return };
         if !self.config.checks.races {
             return;
@@ -167,7 +168,7 @@ impl Core {
         work: &Work,
         touched: &[Arc<TouchMap>],
     ) {
-        if state.watches.is_empty() {
+        if state.watches.is_empty() && state.kernel_watches.is_empty() {
             return;
         }
         let label = || {
@@ -186,6 +187,7 @@ impl Core {
         };
         if everything {
             state.watches.values_mut().for_each(|watch| watch.renew(|_| true));
+            super::kernel_watch::renew(&mut state.kernel_watches, None);
         }
         let to = match work {
             Work::Memory(MemoryWork::Transfer(copy)) => match copy.to.place {
@@ -203,6 +205,7 @@ impl Core {
             _ => u64::MAX,
         };
         state.watches.values_mut().for_each(|watch| watch.renew(|row| row.overlaps(to, bytes)));
+        super::kernel_watch::renew(&mut state.kernel_watches, Some((to, bytes)));
     }
 
     fn report_changed(&self, watch: &HostWatch, seq: u64, stream: &str, when: &str) -> bool {
@@ -229,7 +232,7 @@ impl Core {
     pub(crate) fn host_access(&self, address: u64, bytes: u64, mode: AccessMode) -> Res {
         let found = self.space.locate_in(View::Submission, address, bytes);
         let allocation = found.map_err(|_| CUresult::CUDA_ERROR_INVALID_VALUE)?;
-        if !self.config.checks.races || bytes == 0 {
+        if bytes == 0 {
             return Ok(());
         }
         let offset = allocation.offset_of(address, bytes).ok_or(CUresult::CUDA_ERROR_INVALID_VALUE)?;
@@ -238,13 +241,17 @@ impl Core {
             AccessMode::Write => Touch::Write,
             AccessMode::Accumulate => Touch::Atomic,
         };
-        let touched = TouchMap::part(allocation, offset, bytes, touch);
         let thread = std::thread::current();
         let place = match thread.name() {
             Some(name) => format!("host thread '{name}'"),
             None => "a host thread".to_owned(),
         };
         let mut state = self.state.lock();
+        self.check_managed_host(&state, &allocation, (address - allocation.base, bytes), touch, &place);
+        if !self.config.checks.races {
+            return Ok(());
+        }
+        let touched = TouchMap::part(allocation, offset, bytes, touch);
         let stamp = state.order.host_access();
         debug_assert_eq!(stamp.epoch.axis, HOST);
         let who = Who { what: "the host".to_owned(), place, id: 0, code: None };
@@ -254,6 +261,7 @@ impl Core {
         if touch != Touch::Read {
             // The write is known now: copies that are queued meet it in the race check.
             state.watches.values_mut().for_each(|watch| watch.renew(|row| row.overlaps(address, bytes)));
+            super::kernel_watch::renew(&mut state.kernel_watches, Some((address, bytes)));
         }
         Ok(())
     }

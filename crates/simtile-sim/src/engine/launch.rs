@@ -3,7 +3,9 @@
 use super::stale::Pointer;
 use crate::check::{AccessLog, Locate};
 use crate::core::Core;
-use crate::exec::{DeviceTraits, ExecContext, FaultReason, Finding, KernelFault, LaunchSpec, Program};
+use crate::exec::{
+    DeviceTraits, ExecContext, FaultReason, Finding, GridDependency, KernelFault, LaunchSpec, Program,
+};
 use crate::memory::{DeviceView, FaultKind, MemoryKind};
 use crate::report::Report;
 use core::ffi::c_char;
@@ -36,7 +38,7 @@ pub(crate) struct Launch {
     pub(crate) cluster: [u32; 3],
     pub(crate) dynamic_shared_bytes: u32,
     pub(crate) cooperative: bool,
-    /// It may start while the kernel before it still runs. In a stream it starts late, which is always allowed.
+    /// It may start while the kernel before it still runs. It starts late, which is always allowed; the race checker knows.
     pub(crate) programmatic: bool,
     pub(crate) params: Vec<u8>,
     /// Instead of its stream's.
@@ -78,6 +80,11 @@ impl Launch {
     pub(crate) fn locate(&self) -> Locate {
         let (loaded, kernel) = (self.loaded.clone(), self.kernel);
         Arc::new(move |site| loaded.program.place(kernel, site))
+    }
+
+    /// What the kernel does about those before and behind it.
+    pub(crate) fn dependency(&self) -> GridDependency {
+        self.loaded.program.dependency(self.kernel)
     }
 
     /// Where each parameter lies in `params`.

@@ -11,6 +11,7 @@
 //! | step | learns |
 //! | --- | --- |
 //! | work starts on a stream | what the host knew when it submitted it; on the legacy stream what all blocking streams know, on a blocking stream what the legacy stream knows |
+//! | a kernel that may start early (programmatic dependent launch) starts behind one that lets it | until its `griddepcontrol.wait` only what that one knew when it started, and what the host knew; then all of the above |
 //! | event record | the event knows what the stream knows |
 //! | event wait | the stream learns what the event knows |
 //! | write-value, wait-value | as record and wait, by address |
@@ -29,6 +30,23 @@ pub(crate) struct Stamp {
     pub(crate) epoch: Epoch,
     /// What was ordered before it, itself included.
     pub(crate) before: VectorClock,
+    /// For a kernel that may start before its predecessor has ended: what was ordered before its start.
+    pub(crate) early: Option<VectorClock>,
+}
+
+impl Stamp {
+    fn new(epoch: Epoch, before: VectorClock) -> Self {
+        Self { epoch, before, early: None }
+    }
+}
+
+/// The last work of a stream, if that was a kernel: what matters to one that may start before it has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Prior {
+    /// What was ordered before its start.
+    pub(crate) before: VectorClock,
+    /// It lets the next one start.
+    pub(crate) triggers: bool,
 }
 
 /// The clocks of one simulated driver, and the checker.
@@ -64,13 +82,28 @@ impl Order {
         }
         let epoch = clock.tick(axis(stream));
         self.streams.insert(stream, clock.clone());
-        Stamp { epoch, before: clock }
+        Stamp::new(epoch, clock)
+    }
+
+    /// What a kernel knows when it starts: what came before the one before it (`prior`), or what the stream knows, what
+    /// its host knew and what `others` know.
+    pub(crate) fn at_start(
+        &self,
+        stream: u64,
+        host: &VectorClock,
+        others: &[u64],
+        prior: Option<&VectorClock>,
+    ) -> VectorClock {
+        let mut clock = prior.or_else(|| self.streams.get(&stream)).cloned().unwrap_or_default();
+        clock.join(host);
+        others.iter().filter_map(|other| self.streams.get(other)).for_each(|known| clock.join(known));
+        clock
     }
 
     /// A node of a graph starts, which knows this, on an axis of its own.
     pub(crate) fn start_node(&self, lane: u64, mut known: VectorClock) -> Stamp {
         let epoch = known.tick(axis(lane));
-        Stamp { epoch, before: known }
+        Stamp::new(epoch, known)
     }
 
     /// What a stream knows.
@@ -120,7 +153,7 @@ impl Order {
     pub(crate) fn host_access(&mut self) -> Stamp {
         let host = Arc::make_mut(&mut self.host);
         let epoch = host.tick(HOST);
-        Stamp { epoch, before: host.clone() }
+        Stamp::new(epoch, host.clone())
     }
 
     /// Memory that the checker takes, bytes.

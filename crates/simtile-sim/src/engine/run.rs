@@ -1,7 +1,7 @@
 //! What may start, and the threads that run it.
 
 use super::launch::{Place, fault_code};
-use super::order::Stamp;
+use super::order::{Prior, Stamp};
 use super::policy::{Candidate, Choice, Running};
 use super::state::{State, StreamState};
 use super::work::Work;
@@ -54,6 +54,16 @@ struct Job {
 }
 
 impl Job {
+    /// A log of what it touches.
+    fn log(&self) -> AccessLog {
+        match &self.work {
+            Work::Launch(launch) if self.stamp.early.is_some() => {
+                AccessLog::with_early(launch.dependency().early)
+            }
+            _ => AccessLog::new(),
+        }
+    }
+
     /// What a launch declared, if it did.
     fn declared(&self) -> Option<&[DeclaredAccess]> {
         match &self.work {
@@ -243,6 +253,7 @@ impl Core {
 
     /// The first item of a stream starts: who it is in the order of things.
     fn start(&self, state: &mut State, uid: u64) -> Stamp {
+        state.steps += 1;
         let stream = state.streams.get(&uid);
         let legacy = stream.map_or(0, |stream| state.legacy_of(stream.context, stream.green));
         let State { streams, contexts, order, .. } = state;
@@ -263,7 +274,22 @@ impl Core {
             return order.start(uid, &VectorClock::default(), &others);
         };
         let graph = item.graph.as_ref().and_then(|graph| Some((graph, graph.clocks.as_ref()?)));
-        let Some((graph, clocks)) = graph else { return order.start(uid, &item.host, &others) };
+        let Some((graph, clocks)) = graph else {
+            let (prior, early) = match (&item.work, &stream.and_then(|stream| stream.prior.clone())) {
+                (Work::Launch(launch), prior) if self.config.checks.races => {
+                    let prior = prior.as_ref().filter(|prior| launch.programmatic && prior.triggers);
+                    let before = order.at_start(uid, &item.host, &others, prior.map(|prior| &prior.before));
+                    let early = prior.is_some().then(|| before.clone());
+                    (Some(Prior { before, triggers: launch.dependency().launches_dependents }), early)
+                }
+                _ => (None, None),
+            };
+            let stamp = order.start(uid, &item.host, &others);
+            if let Some(stream) = streams.get_mut(&uid) {
+                stream.prior = prior;
+            }
+            return Stamp { early, ..stamp };
+        };
         let mut clocks = clocks.lock();
         let Some(node) = graph.node else {
             // The end of the launch follows all of its nodes.
@@ -276,8 +302,20 @@ impl Core {
             Some(base) => base.clone(),
             None => clocks.base.insert(order.start(uid, &item.host, &others).before).clone(),
         };
-        let earlier = graph.before.iter().chain([&node]).filter_map(|&node| clocks.ends.get(node)?.as_ref());
-        earlier.for_each(|end| known.join(end));
+        // What it knows before it waits for those that let it start early.
+        let mut early = known.clone();
+        for before in &graph.before {
+            let end = clocks.ends.get(before.node).and_then(Option::as_ref);
+            let start = clocks.starts.get(before.node).and_then(Option::as_ref);
+            end.into_iter().for_each(|end| known.join(end));
+            if before.early { start } else { end }.into_iter().for_each(|at| early.join(at));
+        }
+        // A node may be several pieces of work.
+        clocks.ends.get(node).and_then(Option::as_ref).into_iter().for_each(|end| known.join(end));
+        let may_be_early = graph.before.iter().any(|before| before.early);
+        if let Some(start) = clocks.starts.get_mut(node) {
+            *start = Some(if may_be_early { early.clone() } else { known.clone() });
+        }
         if let Some(body) = &graph.joins {
             body.lock().ends.iter().flatten().for_each(|end| known.join(end));
         }
@@ -285,11 +323,13 @@ impl Core {
         if let Some(end) = clocks.ends.get_mut(node) {
             *end = Some(stamp.before.clone());
         }
-        stamp
+        let early = may_be_early.then_some(early);
+        Stamp { early, ..stamp }
     }
 
     /// Takes the first item of a stream off, which has ended.
     fn retire(&self, state: &mut State, uid: u64, outcome: Outcome) {
+        state.steps += 1;
         let known = knows(state, uid);
         let Some(stream) = state.streams.get_mut(&uid) else { return };
         stream.running = false;
@@ -355,6 +395,7 @@ impl Core {
             let keep = usize::from(stream.running);
             for item in stream.items.drain(keep.min(stream.items.len())..) {
                 state.watches.remove(&item.seq);
+                state.kernel_watches.remove(&item.seq);
                 if item.counted {
                     stream.counted -= 1;
                     if let Some(context) = state.contexts.get_mut(&context) {
@@ -428,7 +469,7 @@ impl Core {
                         self.spawn_worker(&mut state);
                     }
                     drop(state);
-                    let log = (self.config.checks.races || job.declared().is_some()).then(AccessLog::new);
+                    let log = (self.config.checks.races || job.declared().is_some()).then(|| job.log());
                     let outcome = self.execute(&job, log.as_ref());
                     state = self.state.lock();
                     let fault = match &outcome {
@@ -480,12 +521,17 @@ impl Core {
         let stamp = self.start(state, uid);
         let stream = state.streams.get_mut(&uid)?;
         let item = stream.items.front()?;
-        let context = state.contexts.get(&stream.context)?;
+        // A graph's kernel may be another context's.
+        let owner = match &item.work {
+            Work::Launch(launch) if state.contexts.contains_key(&launch.context) => launch.context,
+            _ => stream.context,
+        };
+        let context = state.contexts.get(&owner)?;
         let job = Job {
             stamp,
             node: item.graph.as_ref().and_then(|graph| graph.node),
             stream: uid,
-            context: stream.context,
+            context: owner,
             device: context.device,
             seq: item.seq,
             work: item.work.clone(),
@@ -496,6 +542,8 @@ impl Core {
         explore::note(format_args!("starts {} #{} on stream {uid}", job.work.name(), job.seq));
         let host = matches!(item.work, Work::Host(_));
         state.running.push(Running { stream: uid, host, since: time::now() });
+        self.watched_kernel_starts(state, job.seq);
+        self.kernel_starts(state, job.stamp.epoch, uid, &job.work, job.seq);
         self.host_copy_starts(state, job.seq, &job.label);
         Some(job)
     }
@@ -503,16 +551,27 @@ impl Core {
     /// Compares what a piece of work touched with what it declared and with what came before. `fault` is the
     /// address that it could not touch.
     fn judge(&self, state: &mut State, job: &Job, log: Option<AccessLog>, fault: Option<u64>) {
-        let touched = log.map(AccessLog::into_maps).unwrap_or_default();
+        let (early, touched) = log.map(AccessLog::into_maps).unwrap_or_default();
+        if self.config.checks.races
+            && let Some(before) = &job.stamp.early
+        {
+            // First, because what comes behind the wait stands for what the kernel before did.
+            let stamp = Stamp { epoch: job.stamp.epoch, before: before.clone(), early: None };
+            self.compare(state, &stamp, &job.work, job.seq, &job.label, &early);
+        }
+        let late = touched;
+        let touched = [early, late.clone()].concat();
         if let Some(declared) = job.declared() {
             self.compare_declared(job, declared, &touched);
         }
         if self.config.checks.races {
-            self.compare(state, &job.stamp, &job.work, job.seq, &job.label, &touched);
+            self.compare(state, &job.stamp, &job.work, job.seq, &job.label, &late);
             if let Some(node) = job.node {
                 self.check_stale(state, node, &job.work, &job.label, &touched, fault);
             }
         }
+        self.watched_kernel_ended(state, job.seq, &job.work, &job.label, &touched);
+        self.check_managed_work(state, job.stream, &job.work, job.seq, &touched);
         self.host_work_ended(state, job.seq, &job.work, &touched);
     }
 
@@ -591,7 +650,8 @@ impl Core {
             }
             Work::Memory(work) => {
                 let _busy = explore::busy();
-                match work.run(self, &DeviceView { log, ..DeviceView::new(&self.space, job.device) }) {
+                let device = work.device().unwrap_or(job.device);
+                match work.run(self, &DeviceView { log, ..DeviceView::new(&self.space, device) }) {
                     Ok(()) => Outcome::Done,
                     Err(fault) => memory_outcome(&fault, job.label.clone()),
                 }

@@ -25,6 +25,12 @@ pub(crate) struct Pointer {
     id: u64,
 }
 
+impl Pointer {
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+}
+
 /// Every aligned word of the parameters that is an address of known memory. `params` gives offsets and sizes.
 pub(crate) fn pointers(
     core: &Core,

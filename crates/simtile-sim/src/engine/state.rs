@@ -5,7 +5,9 @@ use super::graph_launch::GraphItem;
 use super::graphs::GraphStore;
 use super::green::{GreenState, Part};
 use super::host_watch::HostWatches;
-use super::order::Order;
+use super::kernel_watch::KernelWatches;
+use super::managed::KernelMarks;
+use super::order::{Order, Prior};
 use super::policy::{Policy, Running};
 use super::work::{Frontier, Record, Work};
 use crate::check::VectorClock;
@@ -97,6 +99,8 @@ pub(crate) struct StreamState {
     pub(crate) sync_policy: u32,
     /// The capture it takes part in.
     pub(crate) capture: Option<Membership>,
+    /// Its last work, if that was a kernel and races are checked.
+    pub(crate) prior: Option<Prior>,
     /// Axes for nodes of graphs that do not follow each other.
     pub(crate) lanes: Vec<u64>,
 }
@@ -133,9 +137,15 @@ pub(crate) struct Primary {
 pub(crate) struct State {
     pub(crate) next_uid: u64,
     pub(crate) next_seq: u64,
+    /// Pieces of work that have started or ended.
+    pub(crate) steps: u64,
     pub(crate) order: Order,
     /// Host memory that queued copies will read or fill.
     pub(crate) watches: HostWatches,
+    /// Host memory that queued kernels may touch.
+    pub(crate) kernel_watches: KernelWatches,
+    /// The last kernels, where managed memory is not shared.
+    pub(crate) kernels: KernelMarks,
     pub(crate) primaries: Vec<Primary>,
     pub(crate) context_handles: Handles<u64>,
     pub(crate) contexts: BTreeMap<u64, ContextState>,
@@ -163,6 +173,8 @@ pub(crate) struct State {
     pub(crate) polling: bool,
     /// Host threads that wait for progress.
     pub(crate) waiting: usize,
+    /// A deadlock was reported: what still runs never ends.
+    pub(crate) given_up: bool,
     /// The driver was shut down.
     pub(crate) down: bool,
 }

@@ -18,7 +18,7 @@ impl Core {
         state: &mut MutexGuard<'_, State>,
         mut done: impl FnMut(&mut State) -> bool,
     ) -> Res {
-        let mut looks = 0;
+        let mut looks = super::stuck::Looks::default();
         loop {
             if state.down {
                 return Err(CUresult::CUDA_ERROR_DEINITIALIZED);
@@ -274,6 +274,7 @@ impl Core {
             label: None,
             sync_policy: 1,
             capture: None,
+            prior: None,
             lanes: Vec::new(),
         };
         state.streams.insert(uid, stream);

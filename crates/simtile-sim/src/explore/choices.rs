@@ -132,10 +132,11 @@ impl Choices {
     }
 
     /// Whose turn it is: one of the runnable participants, given as (index, whether it is a device worker). `current`
-    /// has had it so far.
-    pub(super) fn turn(&mut self, runnable: &[(usize, bool)], current: usize, participants: usize) -> usize {
+    /// has had it so far, and `live` are all that have not ended, in order.
+    pub(super) fn turn(&mut self, runnable: &[(usize, bool)], current: usize, live: &[usize]) -> usize {
         let can = |wanted: usize| runnable.iter().any(|&(index, _)| index == wanted);
-        self.waits.resize(participants, 0);
+        let most = live.last().map_or(0, |last| last + 1);
+        self.waits.resize(self.waits.len().max(most), 0);
         let longest =
             runnable.iter().map(|&(index, _)| index).max_by_key(|&index| (self.waits[index], !index));
         if let Some(longest) = longest.filter(|&index| self.waits[index] >= PATIENCE) {
@@ -147,7 +148,7 @@ impl Choices {
         let answer = match &mut self.source {
             Source::Seed { random, starved } => {
                 if strategy == Strategy::Starving && random.one_in(16) {
-                    *starved = random.below(participants);
+                    *starved = live[random.below(live.len())];
                 }
                 strategy.choose(runnable, *starved, random)
             }
@@ -219,7 +220,7 @@ mod tests {
                 let mut answers = Vec::new();
                 for n in sizes.iter().cycle().take(200) {
                     let runnable: Vec<_> = (0..*n).map(|i| (i, i % 2 == 1)).collect();
-                    current = choices.turn(&runnable, current, 6);
+                    current = choices.turn(&runnable, current, &[0, 1, 2, 3, 4, 5]);
                     answers.extend([current, choices.pick(*n)]);
                 }
                 answers

@@ -20,6 +20,9 @@ const MOST_JUMPS: u32 = 50_000;
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// How long those that were held up by a participant that blocked outside may still wait, in real time.
 const GRACE: Duration = Duration::from_secs(2);
+/// So many times in a row participants only take locks, wait for a moment and ask whether something is over, while no
+/// kernel runs.
+const MOST_QUIET: u32 = if cfg!(test) { 200_000 } else { 3_000_000 };
 /// How many turns the others get after the program has ended.
 const MOST_AFTERWARDS: u32 = 500_000;
 
@@ -41,6 +44,9 @@ struct State {
     choices: Choices,
     now: Duration,
     participants: Vec<Participant>,
+    /// Those that have not ended, in order: a program may start thousands of threads one after the other, and each turn
+    /// looks at all that may want it.
+    live: Vec<usize>,
     /// Who has the turn, and how often one was given.
     turn: usize,
     turns: u64,
@@ -48,6 +54,8 @@ struct State {
     progress: u64,
     /// Consecutive moves of time that only device workers waited for.
     jumps: u32,
+    /// Consecutive steps by which nothing came about, see `polls`.
+    quiet: u32,
     /// Since when nobody can go on but for a lock that is held outside.
     retries: Option<Instant>,
     trace: Trace,
@@ -62,6 +70,8 @@ struct Stuck {
     text: String,
     /// Until when waiting may still help, because somebody goes on after all.
     until: Instant,
+    /// Nobody waits for ever, but somebody asks for ever: it leaves where it asks.
+    asks: bool,
 }
 
 struct Participant {
@@ -237,10 +247,12 @@ fn run<T>(choices: Choices, program: impl FnOnce() -> T) -> Outcome<T> {
         choices,
         now: Duration::ZERO,
         participants: vec![Participant::new("main", watch::this_thread())],
+        live: vec![0],
         turn: 0,
         turns: 0,
         progress: 0,
         jumps: 0,
+        quiet: 0,
         retries: None,
         trace: Trace::default(),
         stuck: None,
@@ -298,15 +310,19 @@ impl Schedule {
     }
 
     /// The participant with the turn sleeps in something that the schedule does not see.
-    pub(super) fn blocked_outside(&self, since: Duration) {
+    pub(super) fn blocked_outside(&self, since: Duration, runs: bool) {
         let mut state = self.state.lock();
         if !self.is_on() {
             return;
         }
         let Some(holder) = state.participants.get(state.turn) else { return };
+        let why = if runs {
+            "it runs, and may wait in a loop for something that another thread does, which has no turn"
+        } else {
+            "it waits for a lock, channel or thread that the schedule does not see (use those of simtile_sync)"
+        };
         let text = format!(
-            "blocked outside the exploration: {} has not come back for {} s after '{}': it waits for a lock, channel or \
-             thread that the schedule does not see (use those of simtile_sync)",
+            "blocked outside the exploration: {} has not come back for {} s after '{}': {why}",
             holder.name,
             since.as_secs(),
             holder.step
@@ -317,7 +333,7 @@ impl Schedule {
     fn switch_point(&self, me: usize, what: &'static str) {
         let mut state = self.state.lock();
         if !self.is_on() {
-            return;
+            return self.leave_if_asking(state, me);
         }
         state.now += STEP;
         state.step(me, format_args!("{what}"));
@@ -359,12 +375,20 @@ impl Schedule {
         if let Some(timeout) = timeout {
             // Loops over the clock end.
             state.now = state.now.saturating_add(timeout.max(STEP));
-            drop(state);
-            std::thread::sleep(timeout.min(Duration::from_millis(1)));
+            MutexGuard::unlocked(&mut state, || std::thread::sleep(timeout.min(Duration::from_millis(1))));
+            self.leave_if_asking(state, me);
             return false;
         }
         self.leave_if_stuck(state, Duration::ZERO);
         false
+    }
+
+    /// After turns have ended because somebody asked for ever: leaves by a panic, once there was time for all else.
+    fn leave_if_asking(&self, state: MutexGuard<'_, State>, me: usize) {
+        if state.stuck.as_ref().is_some_and(|stuck| stuck.asks) && self.governs(state.participants[me].device)
+        {
+            self.leave_if_stuck(state, Duration::ZERO);
+        }
     }
 
     /// Waits a moment, or panics if the time for that has passed.
@@ -465,7 +489,9 @@ impl Schedule {
     fn stick(&self, state: &mut State, text: String, grace: Duration) {
         if !state.ended {
             state.trace.step(state.now, "schedule", format_args!("{text}"));
-            state.stuck = Some(Stuck { text, until: Instant::now() + grace });
+            let asks = state.quiet > MOST_QUIET;
+            let grace = if asks { GRACE } else { grace };
+            state.stuck = Some(Stuck { text, until: Instant::now() + grace, asks });
         }
         let phase = if state.ended { OVER } else { STUCK };
         self.set_phase(state, phase);
@@ -483,7 +509,7 @@ impl Schedule {
         let mut state = self.state.lock();
         state.step(me, format_args!("ends"));
         state.acts(me, "ends");
-        state.participants[me].standing = Standing::Ended;
+        state.ended(me);
         if self.is_on() {
             self.pass_turn(state, me);
         }
@@ -498,7 +524,7 @@ impl Schedule {
         let recording = state.choices.recording().clone();
         let trace = state.trace.clone().recorded(&recording);
         let stuck = state.stuck.as_ref().map(|stuck| stuck.text.clone());
-        state.participants[0].standing = Standing::Ended;
+        state.ended(0);
         if self.is_on() {
             state.ended = true;
             let mine = state.participants[0].turn.clone();
@@ -524,7 +550,9 @@ impl Schedule {
             participant.turn.give();
         }
         state.participants.push(participant);
-        state.participants.len() - 1
+        let number = state.participants.len() - 1;
+        state.live.push(number);
+        number
     }
 }
 
@@ -545,9 +573,16 @@ impl State {
         }
     }
 
+    /// A participant takes no part any more.
+    fn ended(&mut self, me: usize) {
+        self.participants[me].standing = Standing::Ended;
+        self.live.retain(|&live| live != me);
+    }
+
     /// Somebody does something other than to find a lock taken.
     fn acts(&mut self, me: usize, what: &'static str) {
         self.progress += 1;
+        self.quiet = if polls(what) { self.quiet.saturating_add(1) } else { 0 };
         self.retries = None;
         self.participants[me].step = what;
     }
@@ -557,17 +592,23 @@ impl State {
         if self.afterwards > MOST_AFTERWARDS {
             return Next::Nobody("");
         }
+        if self.quiet > MOST_QUIET {
+            return Next::Nobody(", though some ask again and again whether they can");
+        }
         loop {
             let runnable = self.runnable();
             if !runnable.is_empty() {
-                let next = self.choices.turn(&runnable, me, self.participants.len());
+                let next = self.choices.turn(&runnable, me, &self.live);
                 // A kernel that computes takes time as well, and its step limit ends it.
                 if !self.participants[next].device || self.participants[next].busy {
                     self.jumps = 0;
                 }
+                if self.participants[next].busy {
+                    self.quiet = 0;
+                }
                 return Next::Run(next);
             }
-            let until = self.participants.iter().filter_map(Participant::deadline).min();
+            let until = self.live.iter().filter_map(|&i| self.participants[i].deadline()).min();
             if let Some(until) = until {
                 self.jumps += 1;
                 if self.jumps > MOST_JUMPS {
@@ -577,18 +618,26 @@ impl State {
                 continue;
             }
             let contends = |&i: &usize| matches!(self.participants[i].standing, Standing::Contends { .. });
-            let n = self.participants.len();
             // In turn, starting behind the one that tried last.
-            let next = (1..=n).map(|i| (self.turn + i) % n).find(contends);
+            let behind = self.live.partition_point(|&i| i <= self.turn);
+            let next = self.live[behind..].iter().chain(&self.live[..behind]).copied().find(contends);
             return next.map_or(Next::Nobody(""), Next::Retry);
         }
     }
 
     fn runnable(&self) -> Vec<(usize, bool)> {
-        let can_run =
-            |(i, p): (usize, &Participant)| p.is_runnable(self.now, self.progress).then_some((i, p.device));
-        self.participants.iter().enumerate().filter_map(can_run).collect()
+        let can_run = |&i: &usize| {
+            let participant = &self.participants[i];
+            participant.is_runnable(self.now, self.progress).then_some((i, participant.device))
+        };
+        self.live.iter().filter_map(can_run).collect()
     }
+}
+
+/// Whether a step brings nothing about by itself: taking a lock, waiting for a moment, asking.
+fn polls(what: &str) -> bool {
+    matches!(what, "lock" | "wait" | "sleep" | "finds a lock taken")
+        || ["Query", "GetCurrent", "SetCurrent", "IsCapturing"].iter().any(|name| what.ends_with(name))
 }
 
 impl Participant {
@@ -611,10 +660,18 @@ impl Participant {
 
 fn wake(schedule: &Schedule, key: usize, count: usize) {
     let mut state = schedule.state.lock();
-    let blocked =
-        |p: &&mut Participant| !p.woken && matches!(p.standing, Standing::Blocked { key: k, .. } if k == key);
-    for participant in state.participants.iter_mut().filter(blocked).take(count) {
-        participant.woken = true;
+    let State { participants, live, .. } = &mut *state;
+    let mut left = count;
+    for &i in live.iter() {
+        let participant = &mut participants[i];
+        let blocks = matches!(participant.standing, Standing::Blocked { key: k, .. } if k == key);
+        if left == 0 {
+            break;
+        }
+        if blocks && !participant.woken {
+            participant.woken = true;
+            left -= 1;
+        }
     }
 }
 
@@ -677,8 +734,14 @@ static HOOK: Hook = Hook {
         let pointer = std::ptr::with_exposed_provenance_mut::<Place>(token);
         // SAFETY: as in `adopt`; this is the last use of the token.
         let place = *unsafe { Box::from_raw(pointer) };
-        place.schedule.end(place.me);
-        // A thread that could not be started never adopted; then `current` is the starter's.
+        // A thread that could not be started never adopted; then `current` is the starter's, which keeps its turn: were it
+        // given to somebody else as well, two would run at once.
+        let started = with_current(|_, me| me == place.me).unwrap_or(false);
+        if started {
+            place.schedule.end(place.me);
+        } else {
+            place.schedule.state.lock().ended(place.me);
+        }
         CURRENT.with_borrow_mut(|current| {
             if current.as_ref().is_some_and(|current| current.me == place.me) {
                 *current = None;

@@ -258,3 +258,52 @@ fn a_trace_is_replayed_and_a_failure_shrinks() {
     assert!(fails(&replay(&small, program).result.unwrap().1));
     assert!(small.switches() <= 6 && small.switches() < found.switches(), "{found} became {small}");
 }
+
+#[test]
+fn whoever_asks_for_ever_is_a_report() {
+    for seed in 0..4 {
+        let outcome = explore(seed, Strategy::of_seed(seed), || {
+            let lock = Arc::new(simtile_sync::Mutex::new(false));
+            let theirs = lock.clone();
+            let asks = thread::spawn("asks", move || {
+                while !*theirs.lock() {
+                    thread::yield_now();
+                }
+            });
+            // It waits for the thread, which waits for a sign that nobody gives.
+            asks.unwrap().join().is_err()
+        });
+        let text = outcome.deadlock.expect("an end");
+        assert!(text.contains("ask again and again"), "seed {seed}: {text}");
+    }
+}
+
+/// The flag of std is no point at which turns change, so the thread that would set it never has one.
+#[test]
+fn whoever_spins_for_ever_is_a_report_and_comes_back() {
+    static FLAG: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    let outcome = explore(1, Strategy::Early, || {
+        let sets = thread::spawn("sets", || FLAG.store(true, Ordering::SeqCst));
+        while !FLAG.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        sets.is_ok()
+    });
+    let text = outcome.deadlock.expect("an end");
+    assert!(text.contains("main has not come back") && text.contains("it runs"), "{text}");
+    assert!(outcome.result.unwrap());
+}
+
+/// Threads that come and go one after the other: a turn looks at those that are there.
+#[test]
+fn ended_participants_cost_nothing() {
+    let outcome = explore(3, Strategy::Starving, || {
+        for _ in 0..600 {
+            thread::spawn("short", || ()).unwrap().join().unwrap();
+        }
+        with_current(|schedule, _| schedule.state.lock().live.len()).unwrap()
+    });
+    // The last one may still be on its way out.
+    assert!(outcome.result.unwrap() <= 2);
+    assert_eq!(outcome.deadlock, None);
+}

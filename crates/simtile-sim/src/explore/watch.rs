@@ -4,7 +4,8 @@
 //! its turn, and nobody else can go on. One thread looks at all explorations now and then, in real time. It tells
 //! waiting from computing by the system's account of the thread: one that sleeps, and has not run at all
 //! for [`PATIENCE`], waits. Where the system gives no account, one that keeps its turn for [`BLIND_PATIENCE`] counts as
-//! waiting. Whatever it finds ends the exploration; it never changes one that goes on, so it cannot be seen in a trace.
+//! waiting. One that only ever runs, for [`RUN_PATIENCE`], spins. Whatever it finds ends the exploration; it never changes one
+//! that goes on, so it cannot be seen in a trace.
 
 use super::schedule::{Schedule, Turns};
 use parking_lot::Mutex;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_millis(200);
 /// How long a thread sleeps without a break until it counts as waiting outside.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 1500 } else { 5000 });
+/// How long a thread may run in one turn: long, because a host may compute.
+const RUN_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 15 } else { 300 });
 /// The same where only the turn is known.
 const BLIND_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -78,19 +81,21 @@ fn look(schedule: &Schedule, seen: &mut BTreeMap<usize, (Sight, Instant)>) {
     let Some(Turns { turns, thread, busy }) = schedule.turns() else { return };
     let account = thread.as_deref().map(account);
     // A kernel may take its time: it has a step limit of its own.
-    if busy || account == Some(Account::Runs) {
+    if busy {
         seen.remove(&schedule.id());
         return;
     }
+    let runs = account == Some(Account::Runs);
     let (sleeps, patience) = match account {
         Some(Account::Sleeps(sleeps)) => (Some(sleeps), PATIENCE),
+        Some(Account::Runs) => (None, RUN_PATIENCE),
         _ => (None, BLIND_PATIENCE),
     };
     let sight = Sight { turns, sleeps };
     match seen.get(&schedule.id()) {
         Some((before, since)) if *before == sight => {
             if since.elapsed() >= patience {
-                schedule.blocked_outside(since.elapsed());
+                schedule.blocked_outside(since.elapsed(), runs);
             }
         }
         _ => {

@@ -74,6 +74,11 @@ impl Pools {
         self.inner.lock().create(core, device, most)
     }
 
+    /// Whether handle values of destroyed pools are handed out again at once.
+    pub(crate) fn recycle_handles(&self, recycle: bool) {
+        self.inner.lock().handles.set_recycling(recycle);
+    }
+
     /// The pool behind a handle.
     pub(crate) fn get(&self, handle: usize) -> Res<Arc<Pool>> {
         let inner = self.inner.lock();
@@ -284,7 +289,9 @@ impl Inner {
         let gone: Vec<Arc<Pool>> = self
             .pools
             .values()
-            .filter(|pool| self.handles.get(pool.handle).is_err() && pool.is_idle() && pool.is_settled(order))
+            // Another pool may have the handle's value by now.
+            .filter(|pool| self.handles.get(pool.handle) != Ok(&pool.arena))
+            .filter(|pool| pool.is_idle() && pool.is_settled(order))
             .cloned()
             .collect();
         for pool in gone {

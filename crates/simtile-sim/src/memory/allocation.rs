@@ -32,6 +32,17 @@ impl MemoryKind {
     }
 }
 
+/// Who may touch managed memory where host and devices cannot share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// Every stream; the host only while no kernel is under way.
+    Global,
+    /// The host alone.
+    Host,
+    /// The stream of this number; the host while that has no work.
+    Stream(u64),
+}
+
 /// Most devices of one simulated driver.
 pub const MOST_DEVICES: i32 = 64;
 
@@ -124,6 +135,8 @@ pub struct Allocation {
     pub(crate) multicast: Option<Arc<Multicast>>,
     live: AtomicBool,
     sync_memops: AtomicBool,
+    /// 0: as allocated, 1: global, 2: host, else a stream's number and 3.
+    attachment: AtomicU64,
     charge: Mutex<Option<Charge>>,
     label: Mutex<Option<String>>,
 }
@@ -173,6 +186,7 @@ impl Allocation {
             live: AtomicBool::new(true),
             // Managed memory always synchronises, as the real driver says of it.
             sync_memops: AtomicBool::new(kind == MemoryKind::Managed),
+            attachment: AtomicU64::new(0),
             charge: Mutex::new(parts.charge),
             label: Mutex::new(None),
         }
@@ -223,6 +237,26 @@ impl Allocation {
     /// Sets [`Allocation::sync_memops`].
     pub fn set_sync_memops(&self, on: bool) {
         self.sync_memops.store(on, Ordering::Relaxed);
+    }
+
+    /// Whom managed memory was attached to; none if it never was.
+    pub fn attachment(&self) -> Option<Attachment> {
+        match self.attachment.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some(Attachment::Global),
+            2 => Some(Attachment::Host),
+            stream => Some(Attachment::Stream(stream - 3)),
+        }
+    }
+
+    /// Attaches managed memory.
+    pub fn attach(&self, to: Attachment) {
+        let value = match to {
+            Attachment::Global => 1,
+            Attachment::Host => 2,
+            Attachment::Stream(stream) => stream.saturating_add(3),
+        };
+        self.attachment.store(value, Ordering::Relaxed);
     }
 
     /// For fault messages.

@@ -54,6 +54,8 @@ pub struct Transfer {
     pub depth: u64,
     /// Between devices by name (`cuMemcpyPeer`): each end is accessed by the device whose memory it is.
     pub peer: bool,
+    /// The device that does it, if not the one whose stream it is on (nodes of graphs).
+    pub device: Option<i32>,
 }
 
 /// A fill of `height` rows of `width` elements.
@@ -71,6 +73,8 @@ pub struct Fill {
     pub height: u64,
     /// Number of the allocation that the address was in when the fill was described; 0 if nobody looked.
     pub allocation: u64,
+    /// The device that does it, if not the one whose stream it is on (nodes of graphs).
+    pub device: Option<i32>,
 }
 
 /// A copy gave the host bytes that nothing wrote.
@@ -133,6 +137,7 @@ impl Transfer {
             height: 1,
             depth: 1,
             peer: false,
+            device: None,
         }
     }
 
@@ -419,7 +424,7 @@ impl DeviceView<'_> {
             let touch = if access == Access::Read { Touch::Read } else { Touch::Write };
             for piece in &pieces {
                 for (backing, offset) in &piece.targets {
-                    log.map(backing, &piece.allocation).note(*offset, piece.bytes, touch, 0);
+                    log.map(backing, &piece.allocation, 0).note(*offset, piece.bytes, touch, 0);
                 }
             }
         }

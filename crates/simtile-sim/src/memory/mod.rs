@@ -31,7 +31,7 @@ mod vmm;
 mod window;
 mod written;
 
-pub use allocation::{Access, Allocation, MOST_DEVICES, MemoryKind, Origin, Rights};
+pub use allocation::{Access, Allocation, Attachment, MOST_DEVICES, MemoryKind, Origin, Rights};
 pub use backing::{Backing, Pattern};
 pub use budget::{Budget, Charge};
 pub use bulk::{Fill, Place, Side, Transfer, Unread};

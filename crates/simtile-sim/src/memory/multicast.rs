@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A multicast object.
 #[derive(Debug)]
 pub struct Multicast {
-    /// Its handle. Never reused.
+    /// Its handle. With recycling another object's once this one is gone.
     pub handle: u64,
     /// Size in bytes.
     pub bytes: u64,
@@ -184,6 +184,7 @@ mod tests {
             width: bytes,
             height: 1,
             allocation: 0,
+            device: None,
         };
         fill(5, 100).run(&DeviceView::new(&space, 0)).unwrap();
         assert_eq!(a.backing.load::<2>(M + 8), [5, 5]);

@@ -11,7 +11,7 @@ use super::{
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Sizes, addresses and offsets are multiples of this: 2 MiB.
 pub const GRANULARITY: u64 = 2 << 20;
@@ -32,7 +32,7 @@ pub enum VmmError {
 /// Physical memory.
 #[derive(Debug)]
 pub struct Physical {
-    /// Its handle. Never reused.
+    /// Its handle. With recycling another object's once this one is gone.
     pub handle: u64,
     /// Size in bytes.
     pub bytes: u64,
@@ -65,6 +65,28 @@ impl Object {
             Self::Multicast(multicast) => multicast.handle,
         }
     }
+
+    fn weaken(&self) -> Remains {
+        match self {
+            Self::Memory(memory) => Remains::Memory(Arc::downgrade(memory)),
+            Self::Multicast(multicast) => Remains::Multicast(Arc::downgrade(multicast)),
+        }
+    }
+}
+
+/// An object without a handle, which mappings may still hold.
+enum Remains {
+    Memory(Weak<Physical>),
+    Multicast(Weak<Multicast>),
+}
+
+impl Remains {
+    fn is_gone(&self) -> bool {
+        match self {
+            Self::Memory(memory) => memory.strong_count() == 0,
+            Self::Multicast(multicast) => multicast.strong_count() == 0,
+        }
+    }
 }
 
 /// What physical memory is asked for.
@@ -94,12 +116,16 @@ struct Inner {
     /// Objects with the number of times they must be released.
     handles: HashMap<u64, (Object, u64)>,
     next: u64,
+    /// Values that were released, oldest first, with what they named.
+    released: Vec<(u64, Remains)>,
+    recycle: bool,
 }
 
 impl Default for Inner {
     fn default() -> Self {
         // Handles are no small numbers, so that a mixed-up argument is not taken for one.
-        Self { reservations: BTreeMap::new(), handles: HashMap::new(), next: 0x5000_0000_0010 }
+        let (reservations, handles, released) = (BTreeMap::new(), HashMap::new(), Vec::new());
+        Self { reservations, handles, next: 0x5000_0000_0010, released, recycle: false }
     }
 }
 
@@ -189,10 +215,25 @@ impl Vmm {
     /// Gives an object a handle.
     pub(super) fn insert(&self, make: impl FnOnce(u64) -> Object) -> u64 {
         let mut inner = self.inner.lock();
-        let handle = inner.next;
-        inner.next += 16;
+        // A mapping gives its object's handle back when it is asked for it, so a value is free only without mappings.
+        let free = |(handle, what): &(u64, Remains)| what.is_gone() && !inner.handles.contains_key(handle);
+        let again = inner.recycle.then(|| inner.released.iter().rposition(free)).flatten();
+        let handle = match again {
+            Some(at) => inner.released.remove(at).0,
+            None => {
+                inner.next += 16;
+                inner.next - 16
+            }
+        };
         inner.handles.insert(handle, (make(handle), 1));
         handle
+    }
+
+    /// Whether values of handles are handed out again once nothing is left of what they named.
+    pub fn recycle_handles(&self, recycle: bool) {
+        let mut inner = self.inner.lock();
+        inner.recycle = recycle;
+        inner.released.clear();
     }
 
     /// What a handle names.
@@ -211,8 +252,13 @@ impl Vmm {
         let mut inner = self.inner.lock();
         let (_, count) = inner.handles.get_mut(&handle).ok_or(VmmError::NoHandle)?;
         *count -= 1;
-        if *count == 0 {
-            inner.handles.remove(&handle);
+        if *count == 0
+            && let Some((object, _)) = inner.handles.remove(&handle)
+            && inner.recycle
+        {
+            // It may have been released before, and come back through a mapping.
+            inner.released.retain(|(known, _)| *known != handle);
+            inner.released.push((handle, object.weaken()));
         }
         Ok(())
     }
@@ -381,9 +427,17 @@ mod tests {
     }
 
     fn fill(space: &AddressSpace, address: u64, value: u8, bytes: u64) -> Result<(), FaultKind> {
-        Fill { address, pitch: 0, pattern: Pattern::U8(value), width: bytes, height: 1, allocation: 0 }
-            .run(&DeviceView::new(space, 0))
-            .map_err(|fault| fault.kind)
+        Fill {
+            address,
+            pitch: 0,
+            pattern: Pattern::U8(value),
+            width: bytes,
+            height: 1,
+            allocation: 0,
+            device: None,
+        }
+        .run(&DeviceView::new(space, 0))
+        .map_err(|fault| fault.kind)
     }
 
     #[test]

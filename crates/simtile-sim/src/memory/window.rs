@@ -128,7 +128,7 @@ impl Window {
         });
         if !hit {
             let hit = miss(access, view, address, bytes)?;
-            self.touched = view.log.map(|log| log.map(&hit.backing, &hit.allocation));
+            self.touched = view.log.map(|log| log.map(&hit.backing, &hit.allocation, self.site));
             self.last = Some(hit);
         }
         match &self.last {

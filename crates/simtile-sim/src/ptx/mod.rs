@@ -10,14 +10,17 @@
 
 mod code;
 mod decode;
+mod dependent;
 mod exec;
 mod lanes;
 mod matrix;
 mod soft;
 
 use crate::exec::{
-    DeviceTraits, ExecContext, GlobalInfo, KernelFault, KernelInfo, LaunchSpec, LoadFault, Program,
+    DeviceTraits, ExecContext, GlobalInfo, GridDependency, KernelFault, KernelInfo, LaunchSpec, LoadFault,
+    Program,
 };
+use std::sync::OnceLock;
 
 /// Loads a PTX module for a device.
 ///
@@ -25,11 +28,15 @@ use crate::exec::{
 /// Text that is not PTX, a version or target that the simulated driver does not take, or something that is
 /// not built, each with its line.
 pub fn load(text: &str, traits: DeviceTraits) -> Result<Box<dyn Program>, LoadFault> {
-    Ok(Box::new(Loaded { image: decode::image(text, &traits)? }))
+    let image = decode::image(text, &traits)?;
+    let dependencies = image.entries.iter().map(|_| OnceLock::new()).collect();
+    Ok(Box::new(Loaded { image, dependencies }))
 }
 
 struct Loaded {
     image: decode::Image,
+    /// By kernel, once somebody asked.
+    dependencies: Box<[OnceLock<GridDependency>]>,
 }
 
 impl Program for Loaded {
@@ -48,6 +55,14 @@ impl Program for Loaded {
             Some((file, line)) => format!("{instruction} ({file}:{line})"),
             None => instruction,
         })
+    }
+
+    fn dependency(&self, kernel: usize) -> GridDependency {
+        let (Some(known), Some(&function)) = (self.dependencies.get(kernel), self.image.entries.get(kernel))
+        else {
+            return GridDependency::default();
+        };
+        known.get_or_init(|| dependent::dependency(&self.image, function)).clone()
     }
 
     fn run(

@@ -188,7 +188,7 @@ fn rows(call: &Call<'_>, stream: &StreamRef, rows: &Rows, returns: Returns) -> R
         return Ok(());
     }
     let (to, from) = (rows.to.side(call, width, height)?, rows.from.side(call, width, height)?);
-    submit(call, stream, Transfer { to, from, width, height, depth, peer: false }, returns)
+    submit(call, stream, Transfer { to, from, width, height, depth, peer: false, device: None }, returns)
 }
 
 fn rows_2d(c: &CUDA_MEMCPY2D) -> Rows {
@@ -262,7 +262,7 @@ fn rows_3d(c: &CUDA_MEMCPY3D) -> Rows {
 pub(crate) fn transfer_3d(call: &Call<'_>, copy: &CUDA_MEMCPY3D, device: i32) -> Res<Transfer> {
     let Rows { to, from, width, height, depth } = rows_3d(copy);
     let (to, from) = (to.side(call, width, height)?, from.side(call, width, height)?);
-    let mut copy = Transfer { to, from, width, height, depth, peer: false };
+    let mut copy = Transfer { to, from, width, height, depth, peer: false, device: None };
     copy.identify(&call.core.space);
     copy.check(&call.core.space, View::Submission, device).map_err(|_| INVALID)?;
     Ok(copy)

@@ -56,13 +56,14 @@ entries! {
         }
         let device = call.core.device(device)?;
         let config = &call.core.config;
-        if let Some(lacking) = config.lacks.attribute(attribute, config.driver_version)? {
+        if let Some(lacking) = config.lacking().attribute(attribute, config.driver_version)? {
             return value.set(lacking);
         }
         value.set(match attribute {
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => bus(device),
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID
             | CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID => 0,
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS if !config.concurrent_managed => 0,
             // Those that are not 0 are in the profile.
             _ => call.core.profile.attribute(attribute).unwrap_or(0),
         })

@@ -12,7 +12,7 @@ use crate::engine::launch::Launch;
 use crate::engine::work::HostCall;
 use crate::entry::{Arg, Call, In, Out, entries};
 use crate::graph::NodeId;
-use crate::memory::{Fill, Pattern};
+use crate::memory::{Fill, Pattern, Transfer};
 use core::ffi::c_void;
 use simtile_driver::sys::*;
 use simtile_sync::Arc;
@@ -74,7 +74,7 @@ fn kernel_params(work: &NodeWork) -> Res<CUDA_KERNEL_NODE_PARAMS_v2> {
 
 pub(super) fn memcpy(call: &Call<'_>, params: &CUDA_MEMCPY3D, context: CUcontext) -> Res<NodeWork> {
     let device = call.context_or_current(context)?.device;
-    let transfer = copy::transfer_3d(call, params, device)?;
+    let transfer = Transfer { device: Some(device), ..copy::transfer_3d(call, params, device)? };
     Ok(NodeWork::Copy(Arc::new(transfer), Descriptor(*params)))
 }
 
@@ -93,6 +93,7 @@ pub(super) fn memset(call: &Call<'_>, params: &CUDA_MEMSET_NODE_PARAMS, context:
         width: params.width as u64,
         height: params.height as u64,
         allocation: 0,
+        device: Some(device),
     };
     Ok(NodeWork::Set(memset::checked(call, device, fill)?.unwrap_or(fill), *params))
 }

@@ -138,7 +138,7 @@ fn cluster(call: &Call<'_>, function: &Function, given: Option<[u32; 3]>, grid: 
     let blocks = shape.iter().map(|&n| u64::from(n)).product::<u64>();
     let most =
         if function.settings.non_portable_cluster { limits.max_cluster } else { limits.portable_cluster };
-    if call.core.config.lacks.clusters && set.or(given).is_some_and(|shape| shape != [1; 3]) {
+    if call.core.config.lacking().clusters && set.or(given).is_some_and(|shape| shape != [1; 3]) {
         return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
     }
     let divides = shape.iter().zip(&grid).all(|(&n, &grid)| n > 0 && grid % n == 0);

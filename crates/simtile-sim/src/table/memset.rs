@@ -56,11 +56,19 @@ fn set(call: &Call<'_>, stream: Option<CUstream>, fill: Fill) -> Res {
 }
 
 fn linear(address: u64, pattern: Pattern, count: usize) -> Fill {
-    Fill { address, pitch: 0, pattern, width: count as u64, height: 1, allocation: 0 }
+    Fill { address, pitch: 0, pattern, width: count as u64, height: 1, allocation: 0, device: None }
 }
 
 fn rows(address: u64, pitch: usize, pattern: Pattern, width: usize, height: usize) -> Fill {
-    Fill { address, pitch: pitch as u64, pattern, width: width as u64, height: height as u64, allocation: 0 }
+    Fill {
+        address,
+        pitch: pitch as u64,
+        pattern,
+        width: width as u64,
+        height: height as u64,
+        allocation: 0,
+        device: None,
+    }
 }
 
 entries! {

@@ -11,6 +11,9 @@ const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 entries! {
     fn cuMulticastCreate(call, out: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp) {
         out.check()?;
+        if call.core.profile.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED).is_none_or(|has| has == 0) {
+            return Err(CUresult::CUDA_ERROR_NOT_SUPPORTED);
+        }
         let prop = prop.get()?;
         if prop.flags != 0 || prop.numDevices == 0 || prop.numDevices > call.core.config.devices {
             return Err(INVALID);

@@ -5,7 +5,7 @@ use crate::core::{Res, StreamRef};
 use crate::engine::work::Work;
 use crate::entry::{Call, Out, entries};
 use crate::heap::MemoryWork;
-use crate::memory::{Allocation, Backing, DEVICE_BASE, Mapping, MemoryKind, Origin};
+use crate::memory::{Allocation, Attachment, Backing, DEVICE_BASE, Mapping, MemoryKind, Origin};
 use core::ffi::{c_uint, c_void};
 use simtile_driver::sys::*;
 use simtile_sync::Arc;
@@ -30,6 +30,11 @@ fn managed_at(call: &Call<'_>, address: u64, bytes: u64) -> Res<Arc<Allocation>>
 /// A device or the host (-1).
 fn location(call: &Call<'_>, device: CUdevice) -> Res {
     if device == CU_DEVICE_CPU { Ok(()) } else { call.core.device(device).map(drop) }
+}
+
+/// Refuses what needs devices that share managed memory with the host.
+fn concurrent(call: &Call<'_>) -> Res {
+    if call.core.config.concurrent_managed { Ok(()) } else { Err(CUresult::CUDA_ERROR_INVALID_DEVICE) }
 }
 
 fn place(call: &Call<'_>, stream: &StreamRef) -> Res {
@@ -154,6 +159,8 @@ entries! {
         let stream = call.stream(stream)?;
         managed_at(call, address, bytes as u64)?;
         location(call, device)?;
+        // Neither the device nor the stream's may be one that cannot share.
+        concurrent(call)?;
         place(call, &stream)
     }
 
@@ -166,7 +173,10 @@ entries! {
             | CUmem_advise::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION => Ok(()),
             CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION
             | CUmem_advise::CU_MEM_ADVISE_SET_ACCESSED_BY
-            | CUmem_advise::CU_MEM_ADVISE_UNSET_ACCESSED_BY => location(call, device),
+            | CUmem_advise::CU_MEM_ADVISE_UNSET_ACCESSED_BY => {
+                location(call, device)?;
+                if device == CU_DEVICE_CPU { Ok(()) } else { concurrent(call) }
+            }
             _ => Err(INVALID),
         }
     }
@@ -183,6 +193,11 @@ entries! {
         {
             return Err(INVALID);
         }
-        place(call, &stream)
+        let to = match flags {
+            ATTACH_GLOBAL => Attachment::Global,
+            ATTACH_HOST => Attachment::Host,
+            _ => Attachment::Stream(stream.uid),
+        };
+        call.core.enqueue(&stream, Work::Memory(MemoryWork::Attach(allocation, to)))
     }
 }

@@ -571,3 +571,66 @@ fn graphs_print_themselves_and_instantiation_says_what_it_did() {
     assert_eq!(code!(rig, cuGraphInstantiateWithFlags(&mut exec, graph, 16)), Code::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(code!(rig, cuGraphCreate(&mut CUgraph(0), 1)), Code::CUDA_ERROR_INVALID_VALUE);
 }
+
+/// One graph over two devices, neither of which reaches the other's memory: each node is its own device's work.
+#[test]
+fn a_graph_works_on_two_devices() {
+    for mode in [Mode::Fast, Mode::Fifo] {
+        let rig = Rig::with(Simulator::builder().mode(mode).devices(2).checks(Checks::ALL));
+        let (mut other, mut m, mut n) = (CUcontext::NULL, 0, 0);
+        ok!(rig, cuMemAlloc(&mut m, 64));
+        let (a, event) = (rig.stream(), rig.event());
+        ok!(rig, cuDevicePrimaryCtxRetain(&mut other, 1));
+        ok!(rig, cuCtxSetCurrent(other));
+        ok!(rig, cuMemAlloc(&mut n, 64));
+        let (b, back) = (rig.stream(), rig.event());
+        let store = rig.function(rig.module(), "store");
+        ok!(rig, cuCtxSetCurrent(rig.context));
+
+        ok!(rig, cuStreamBeginCapture(a, LOCAL));
+        ok!(rig, cuMemsetD32Async(m, 1, 16, a));
+        ok!(rig, cuEventRecord(event, a));
+        ok!(rig, cuStreamWaitEvent(b, event, 0));
+        ok!(rig, cuMemsetD32Async(n, 2, 16, b));
+        rig.run(store, b, &[n, 7]);
+        ok!(rig, cuEventRecord(back, b));
+        ok!(rig, cuStreamWaitEvent(a, back, 0));
+        ok!(rig, cuMemsetD32Async(m + 32, 3, 8, a));
+        let mut graph = CUgraph::NULL;
+        ok!(rig, cuStreamEndCapture(a, &mut graph));
+        let exec = rig.exec(graph);
+        // On either device's stream.
+        for stream in [a, b] {
+            ok!(rig, cuGraphLaunch(exec, stream));
+            ok!(rig, cuStreamSynchronize(stream));
+        }
+        let read = |pointer| {
+            let mut words = [0u32; 16];
+            ok!(rig, cuMemcpyDtoH(words.as_mut_ptr().cast(), pointer, 64));
+            words
+        };
+        assert_eq!(read(m), [1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3]);
+        ok!(rig, cuCtxSetCurrent(other));
+        let words = read(n);
+        assert_eq!((words[0], words[1], words[15]), (7, 2, 2));
+        assert!(rig.sim.take_reports().is_empty());
+    }
+}
+
+/// A kernel that would launch a graph itself names a function that no image brings along.
+#[test]
+fn a_launch_from_the_device_is_refused_by_name() {
+    let rig = Rig::new();
+    let text = ".version 8.0\n.target sm_90\n.address_size 64\n\
+         .extern .func (.param .b32 r) cudaGraphLaunch(.param .b64 a, .param .b64 b);\n\
+         .visible .entry k(.param .u64 g) {\n.reg .b64 %d; .reg .b32 %r;\nld.param.u64 %d, [g];\n{\n.param .b64 a;\n\
+         .param .b64 b;\n.param .b32 r;\nst.param.b64 [a], %d;\nst.param.b64 [b], 0;\n\
+         call.uni (r), cudaGraphLaunch, (a, b);\nld.param.b32 %r, [r];\n}\nret; }\n\0";
+    let mut module = CUmodule::NULL;
+    let code = code!(rig, cuModuleLoadData(&mut module, text.as_ptr().cast()));
+    assert!(!code.is_ok());
+    let reports = rig.sim.take_reports();
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    assert_eq!(reports[0].kind, ReportKind::Image);
+    assert!(reports[0].text.contains("cudaGraphLaunch"), "{code:?} {}", reports[0]);
+}

@@ -122,3 +122,88 @@ fn every_entry_can_be_missing_fail_and_be_counted() {
         assert_eq!(rig.sim.counts().of(entry) - before, 4, "{entry:?}");
     }
 }
+
+fn pool(rig: &Rig) -> CUmemoryPool {
+    // SAFETY: plain values, for which zero means none.
+    let mut props: CUmemPoolProps = unsafe { std::mem::zeroed() };
+    props.allocType = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };
+    let mut pool = CUmemoryPool::NULL;
+    ok!(rig, cuMemPoolCreate(&mut pool, &props));
+    pool
+}
+
+fn free_memory(rig: &Rig) -> usize {
+    let (mut free, mut total) = (0, 0);
+    ok!(rig, cuMemGetInfo(&mut free, &mut total));
+    free
+}
+
+#[test]
+fn a_stale_pool_names_the_next_one() {
+    let rig = Rig::new();
+    let (stream, before) = (rig.stream(), free_memory(&rig));
+    let fresh = pool(&rig);
+    ok!(rig, cuMemPoolDestroy(fresh));
+    assert_ne!(pool(&rig), fresh, "without recycling a value does not come back soon");
+    rig.sim.recycle_handles(true);
+    let first = pool(&rig);
+    let mut pointer = 0;
+    ok!(rig, cuMemAllocFromPoolAsync(&mut pointer, 4096, first, stream));
+    ok!(rig, cuMemPoolDestroy(first));
+    let second = pool(&rig);
+    assert_eq!(first, second);
+    let used = |pool| {
+        let mut bytes = 0u64;
+        let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT;
+        ok!(rig, cuMemPoolGetAttribute(pool, attribute, std::ptr::from_mut(&mut bytes).cast()));
+        bytes
+    };
+    assert_eq!(used(first), 0, "the handle is the new pool's");
+    // The old pool goes when its memory is back, though another has its handle.
+    ok!(rig, cuMemFreeAsync(pointer, stream));
+    ok!(rig, cuStreamSynchronize(stream));
+    assert_eq!(free_memory(&rig), before);
+    ok!(rig, cuMemAllocFromPoolAsync(&mut pointer, 4096, second, stream));
+    assert!(used(second) >= 4096);
+}
+
+#[test]
+fn a_stale_memory_handle_names_the_next_memory_once_nothing_is_left() {
+    const BYTES: usize = 2 << 20;
+    let rig = Rig::new();
+    // SAFETY: plain values, for which zero means none.
+    let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: 0 };
+    let create = || {
+        let mut handle = 0;
+        ok!(rig, cuMemCreate(&mut handle, BYTES, &prop, 0));
+        handle
+    };
+    let fresh = create();
+    ok!(rig, cuMemRelease(fresh));
+    assert_ne!(create(), fresh);
+    rig.sim.recycle_handles(true);
+    let first = create();
+    let mut address = 0;
+    ok!(rig, cuMemAddressReserve(&mut address, BYTES, 0, 0, 0));
+    ok!(rig, cuMemMap(address, BYTES, 0, first, 0));
+    ok!(rig, cuMemRelease(first));
+    // The mapping still knows its memory by the old value.
+    let second = create();
+    assert_ne!(second, first);
+    let mut retained = 0;
+    ok!(
+        rig,
+        cuMemRetainAllocationHandle(&mut retained, std::ptr::with_exposed_provenance_mut(address as usize))
+    );
+    assert_eq!(retained, first);
+    ok!(rig, cuMemRelease(first));
+    ok!(rig, cuMemUnmap(address, BYTES));
+    let third = create();
+    assert_eq!(third, first, "nothing is left of the first memory");
+    // A second release of the first one takes the third away.
+    ok!(rig, cuMemRelease(first));
+    assert_eq!(code!(rig, cuMemRelease(third)), CUresult::CUDA_ERROR_INVALID_VALUE);
+}

@@ -15,7 +15,8 @@ const SEARCH: u64 = 200;
 const CORRECT: u64 = 1000;
 
 /// `pick(to, from, index)`: `to[0] = from[index]`. `put(to, index)`: `to[index] = 7`.
-/// `meet(odd)`: a barrier that the lanes below `odd` reach elsewhere than the rest.
+/// `meet(odd)`: a barrier that the lanes below `odd` reach elsewhere than the rest. `ahead(to)` lets the next kernel start, then
+/// `to[3] = 7`. `hasty(to, from)` and `patient(to, from)`: `to[0] = from[3]`, at once, or once the kernel before has ended.
 const KERNELS: &str = "
 .version 8.0
 .target sm_90
@@ -63,6 +64,41 @@ OTHER:
 END:
   ret;
 }
+
+.visible .entry ahead(.param .u64 p0)
+{
+  .reg .b64 %rd1;
+  .reg .b32 %r1;
+  ld.param.u64 %rd1, [p0];
+  griddepcontrol.launch_dependents;
+  mov.u32 %r1, 7;
+  st.global.u32 [%rd1+12], %r1;
+  ret;
+}
+
+.visible .entry hasty(.param .u64 p0, .param .u64 p1)
+{
+  .reg .b64 %rd<3>;
+  .reg .b32 %r1;
+  ld.param.u64 %rd1, [p0];
+  ld.param.u64 %rd2, [p1];
+  ld.global.u32 %r1, [%rd2+12];
+  griddepcontrol.wait;
+  st.global.u32 [%rd1], %r1;
+  ret;
+}
+
+.visible .entry patient(.param .u64 p0, .param .u64 p1)
+{
+  .reg .b64 %rd<3>;
+  .reg .b32 %r1;
+  ld.param.u64 %rd1, [p0];
+  ld.param.u64 %rd2, [p1];
+  griddepcontrol.wait;
+  ld.global.u32 %r1, [%rd2+12];
+  st.global.u32 [%rd1], %r1;
+  ret;
+}
 \0";
 
 struct Bench {
@@ -91,6 +127,31 @@ impl Bench {
         let function = self.rig.function(self.module, kernel);
         let code = self.rig.launch(function, [1; 3], [threads, 1, 1], 0, stream, params);
         assert!(code.is_ok(), "{kernel}: {code:?}");
+    }
+
+    /// A launch that may start while the kernel before it runs.
+    fn launch_early(&self, kernel: &str, stream: CUstream, params: &[u64]) {
+        let function = self.rig.function(self.module, kernel);
+        let mut attribute = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = CUlaunchConfig {
+            gridDimX: 1,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: 1,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: stream,
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        let mut list: Vec<*mut std::ffi::c_void> =
+            params.iter().map(|value| std::ptr::from_ref(value).cast_mut().cast()).collect();
+        ok!(self.rig, cuLaunchKernelEx(&config, function, list.as_mut_ptr(), std::ptr::null_mut()));
     }
 
     /// What is submitted to `later` from now on follows what was submitted to `earlier`.
@@ -320,6 +381,94 @@ fn a_host_write_during_a_copy_to_the_host() {
         }
         poke(staging, 3);
     });
+}
+
+#[test]
+fn a_dependent_kernel_that_does_not_wait() {
+    judge(RACE, "that kernel ahead", |bench, planted| {
+        name(bench);
+        bench.launch("ahead", 1, bench.a, &[bench.x]);
+        bench.launch_early(if planted { "hasty" } else { "patient" }, bench.a, &[bench.y, bench.x]);
+        // What follows is ordered after both.
+        ok!(bench.rig, cuMemsetD8Async(bench.x, 2, 256, bench.a));
+        ok!(bench.rig, cuMemsetD8Async(bench.y, 2, 256, bench.a));
+    });
+}
+
+#[test]
+fn a_dependent_node_that_does_not_wait() {
+    judge(RACE, "that kernel ahead", |bench, planted| {
+        name(bench);
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        ok!(bench.rig, cuStreamBeginCapture(bench.a, mode));
+        bench.launch("ahead", 1, bench.a, &[bench.x]);
+        bench.launch_early(if planted { "hasty" } else { "patient" }, bench.a, &[bench.y, bench.x]);
+        let (mut graph, mut exec) = (CUgraph::NULL, CUgraphExec::NULL);
+        ok!(bench.rig, cuStreamEndCapture(bench.a, &mut graph));
+        ok!(bench.rig, cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+        for _ in 0..2 {
+            ok!(bench.rig, cuGraphLaunch(exec, bench.a));
+        }
+        ok!(bench.rig, cuMemsetD8Async(bench.x, 2, 256, bench.a));
+    });
+}
+
+/// Without a trigger the next kernel starts when the one before has ended, and a launch without the attribute does so too.
+#[test]
+fn kernels_that_cannot_start_early_need_no_wait() {
+    for (first, early) in [("put", true), ("ahead", false)] {
+        let outcome = explore(5, Strategy::Interleaved, || {
+            let bench = Bench::new(5);
+            bench.launch(first, 1, bench.a, &[bench.x, 3][..if first == "put" { 2 } else { 1 }]);
+            if early {
+                bench.launch_early("hasty", bench.a, &[bench.y, bench.x]);
+            } else {
+                bench.launch("hasty", 1, bench.a, &[bench.y, bench.x]);
+            }
+            ok!(bench.rig, cuCtxSynchronize());
+            bench.rig.sim.take_reports()
+        });
+        assert_eq!(outcome.result.unwrap(), [], "{first}");
+    }
+}
+
+#[test]
+fn a_host_write_under_a_kernel_that_reads() {
+    judge(
+        &[ReportKind::HostWrite],
+        "host write under a kernel: the host changed byte 13 of",
+        |bench, planted| {
+            let staging = pinned(bench, 1);
+            bench.launch("pick", 1, bench.a, &[bench.y, staging as u64, 3]);
+            // The kernel has nothing to do with this one.
+            poke(staging, 16);
+            if !planted {
+                ok!(bench.rig, cuStreamSynchronize(bench.a));
+            }
+            poke(staging, 13);
+        },
+    );
+}
+
+#[test]
+fn a_host_write_under_a_kernel_that_writes() {
+    judge(&[ReportKind::HostWrite], "writes, after it was submitted and before it ran", |bench, planted| {
+        let staging = pinned(bench, 1);
+        bench.launch("put", 1, bench.a, &[staging as u64, 3]);
+        if !planted {
+            ok!(bench.rig, cuStreamSynchronize(bench.a));
+        }
+        poke(staging, 12);
+    });
+}
+
+/// Names the first buffer.
+fn name(bench: &Bench) {
+    let driver = bench.rig.driver;
+    let extras = driver.table().extras.expect("the simulator has extras");
+    let target = simtile_driver::LabelTarget::Allocation(bench.x);
+    // SAFETY: the extras of a table take its driver's state.
+    assert!(unsafe { (extras.label)(driver.state(), target, "x") }.is_ok());
 }
 
 /// A read of what is not there yet leaves no trace in memory: it is found where the host says that it reads.

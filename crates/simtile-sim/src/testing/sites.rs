@@ -126,7 +126,7 @@ fn the_shadow_is_at_most_four_times_what_was_touched() {
     // All ways to touch at once, in one launch.
     let buffer = rig.memory(1 << 20);
     let log = AccessLog::new();
-    let map = log.map(buffer.backing().0, &buffer);
+    let map = log.map(buffer.backing().0, &buffer, 0);
     for touch in [Touch::Read, Touch::Write, Touch::Atomic] {
         (0..1u64 << 20).step_by(4).for_each(|at| map.note(at, 4, touch, 9));
     }

@@ -140,3 +140,120 @@ fn a_participant_that_dies_in_a_deadlock_takes_nobody_along() {
     // Main leaves its wait by a panic too, unless a thread has ended before it looks.
     assert!(outcome.result.is_err() || outcome.result.is_ok_and(|ends| ends.len() == 3));
 }
+
+/// The modes with threads of their own, with a short patience.
+fn impatient() -> [Rig; 2] {
+    [Mode::Fast, Mode::Fifo].map(|mode| Rig::with(Simulator::builder().mode(mode).patience(1)))
+}
+
+#[test]
+fn a_gate_that_nobody_opens() {
+    for rig in impatient() {
+        let (a, b) = (rig.stream(), rig.stream());
+        std::mem::forget(rig.sim.gate(a).unwrap());
+        let event = rig.mark(a);
+        ok!(rig, cuStreamWaitEvent(b, event, 0));
+        assert_eq!(code!(rig, cuStreamSynchronize(b)), TIMEOUT);
+        let text = deadlock(&rig);
+        assert!(
+            text.contains("is at a closed gate") && text.contains("is at an event wait for stream"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn streams_that_wait_for_values_in_host_memory() {
+    for rig in impatient() {
+        let (a, b) = (rig.stream(), rig.stream());
+        let mut host = std::ptr::null_mut();
+        ok!(rig, cuMemHostAlloc(&mut host, 64, 0));
+        // SAFETY: 64 bytes of our own.
+        unsafe { host.cast::<u8>().write_bytes(0, 64) };
+        let flag = host as u64;
+        // Each would write what the other waits for.
+        for (stream, mine, theirs) in [(a, flag, flag + 8), (b, flag + 8, flag)] {
+            ok!(rig, cuStreamWaitValue32(stream, mine, 1, 0));
+            ok!(rig, cuStreamWriteValue32(stream, theirs, 1, 0));
+        }
+        assert_eq!(code!(rig, cuCtxSynchronize()), TIMEOUT);
+        assert_eq!(deadlock(&rig).matches("waits until the value at").count(), 2);
+    }
+}
+
+/// Two host functions, each of which waits for a sign that the other gives after its own wait.
+struct Circle {
+    signs: [std::sync::Mutex<bool>; 2],
+    changed: std::sync::Condvar,
+    gone: std::sync::atomic::AtomicU32,
+}
+
+unsafe extern "C" fn waits_for_a_sign(data: *mut std::ffi::c_void) {
+    // SAFETY: the test passes a leaked pair.
+    let (circle, me) = unsafe { &*data.cast::<(&'static Circle, usize)>() };
+    let mut sign = circle.signs[*me].lock().unwrap();
+    while !*sign {
+        sign = circle.changed.wait_timeout(sign, std::time::Duration::from_millis(20)).unwrap().0;
+    }
+    circle.gone.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+}
+
+#[test]
+fn host_functions_that_wait_for_each_other() {
+    for rig in impatient() {
+        let circle: &'static Circle = Box::leak(Box::new(Circle {
+            signs: Default::default(),
+            changed: Default::default(),
+            gone: Default::default(),
+        }));
+        for me in 0..2 {
+            let data: &'static mut (&'static Circle, usize) = Box::leak(Box::new((circle, me)));
+            ok!(rig, cuLaunchHostFunc(rig.stream(), Some(waits_for_a_sign), std::ptr::from_mut(data).cast()));
+        }
+        assert_eq!(code!(rig, cuCtxSynchronize()), TIMEOUT);
+        let text = deadlock(&rig);
+        assert_eq!(text.matches("runs host function (#").count(), 2, "{text}");
+        // Nobody waits for them again, not even the end of the context.
+        let started = std::time::Instant::now();
+        assert!(!code!(rig, cuCtxSynchronize()).is_ok());
+        assert!(started.elapsed() < std::time::Duration::from_secs(20));
+        circle.signs.iter().for_each(|sign| *sign.lock().unwrap() = true);
+        rig.soon(|| circle.gone.load(std::sync::atomic::Ordering::SeqCst) == 2);
+    }
+}
+
+#[test]
+fn a_slow_host_function_is_no_deadlock() {
+    unsafe extern "C" fn sleeps(_: *mut std::ffi::c_void) {
+        std::thread::sleep(std::time::Duration::from_secs(2));
+    }
+    let rig = Rig::with(Simulator::builder().mode(Mode::Fast).patience(6));
+    let stream = rig.stream();
+    ok!(rig, cuLaunchHostFunc(stream, Some(sleeps), std::ptr::null_mut()));
+    ok!(rig, cuStreamSynchronize(stream));
+    assert!(rig.sim.take_reports().is_empty());
+}
+
+#[test]
+fn a_kernel_that_waits_for_memory_that_nobody_writes() {
+    const SPIN: &str = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin(.param .u64 p) {\n\
+         .reg .pred %q; .reg .b32 %r; .reg .b64 %a;\nld.param.u64 %a, [p];\nL:\nld.volatile.global.u32 %r, [%a];\n\
+         setp.eq.u32 %q, %r, 0;\n@%q bra L;\nret; }\n\0";
+    for mode in [Mode::Fast, Mode::Fifo] {
+        let rig = Rig::with(Simulator::builder().mode(mode).step_limit(100_000));
+        let (a, b, mut flag) = (rig.stream(), rig.stream(), 0);
+        ok!(rig, cuMemAlloc(&mut flag, 4));
+        ok!(rig, cuMemsetD32(flag, 0, 1));
+        let mut module = CUmodule::NULL;
+        ok!(rig, cuModuleLoadData(&mut module, SPIN.as_ptr().cast()));
+        rig.run(rig.function(module, "spin"), a, &[flag]);
+        let event = rig.mark(a);
+        ok!(rig, cuStreamWaitEvent(b, event, 0));
+        assert_eq!(code!(rig, cuStreamSynchronize(b)), TIMEOUT);
+        let reports = rig.sim.take_reports();
+        assert_eq!(reports.len(), 1, "{reports:?}");
+        assert_eq!(reports[0].kind, ReportKind::KernelFault);
+        assert!(reports[0].text.contains("ran more than 100000 steps"), "{}", reports[0]);
+        assert!(reports[0].stream.is_some());
+    }
+}

@@ -58,6 +58,7 @@ fn rectangles_go_row_by_row_and_end_with_the_last_byte() {
         height: 4,
         depth: 1,
         peer: false,
+        device: None,
     };
     copy.check(&space, View::Submission, 0).unwrap();
     assert_eq!(copy.bytes(), 40);
@@ -85,6 +86,7 @@ fn fills_repeat_their_pattern_and_check_their_span() {
         width,
         height,
         allocation: 0,
+        device: None,
     };
     fill(16, Pattern::U16(0x0201), 3, 4).run(&DeviceView::new(&space, 0)).unwrap();
     let (row, unread) = download(&space, a.base + 48, 6);
@@ -147,12 +149,12 @@ proptest! {
                 2 => {
                     let (width, height) = (len / 16, 1 + u64::from(value % 7));
                     let pitch = width * 4 + u64::from(value % 13);
-                    Fill { address: a.base + to, pitch, pattern: Pattern::U32(value), width: width / 2, height: 1, allocation: 0 }
+                    Fill { address: a.base + to, pitch, pattern: Pattern::U32(value), width: width / 2, height: 1, allocation: 0, device: None }
                         .run(&DeviceView::new(&space, 0)).unwrap();
                     for i in 0..(width / 2 * 4) as usize {
                         model[at + i] = Some(value.to_ne_bytes()[i % 4]);
                     }
-                    let fill = Fill { address: a.base, pitch, pattern: Pattern::U8(value as u8), width, height, allocation: 0 };
+                    let fill = Fill { address: a.base, pitch, pattern: Pattern::U8(value as u8), width, height, allocation: 0, device: None };
                     fill.run(&DeviceView::new(&space, 0)).unwrap();
                     for y in 0..height {
                         for x in 0..width {

@@ -53,6 +53,9 @@ pub(super) struct Image {
     pub caches: u32,
     /// Where each of them is in the code, about: preparations of its operands stand before it.
     pub cache_places: Vec<u32>,
+    /// Where kernels wait for the one before, and where they let the next one start.
+    pub grid_waits: Vec<u32>,
+    pub grid_triggers: Vec<u32>,
 }
 
 /// What module-scope names mean.
@@ -82,6 +85,8 @@ pub(super) fn image(text: &str, traits: &DeviceTraits) -> Result<Image> {
         // Number 0 is for system calls.
         caches: 1,
         cache_places: vec![0],
+        grid_waits: Vec::new(),
+        grid_triggers: Vec::new(),
     };
     let mut scope = Scope {
         module: &module,

@@ -61,7 +61,13 @@ impl Decoder<'_, '_> {
                 self.emit(Op::Nop)?;
             }
             "griddepcontrol" => {
-                m.pick(&["wait", "launch_dependents"]);
+                let what = m.pick(&["wait", "launch_dependents"]);
+                let at = self.image.code.len() as u32;
+                let places = match what {
+                    Some("wait") => &mut self.image.grid_waits,
+                    _ => &mut self.image.grid_triggers,
+                };
+                places.push(at);
                 self.emit(Op::Nop)?;
             }
             "brkpt" | "pmevent" | "setmaxnreg" | "prefetch" | "prefetchu" | "discard" | "applypriority" => {
