@@ -57,6 +57,9 @@ impl Mask {
         Self::B200,
     ];
 
+    /// Those whose counts are committed.
+    pub const COUNTED: &[Self] = &[Self::NoPools, Self::NoVmm, Self::NoClusters, Self::Small, Self::Driver12];
+
     /// The name of the driver.
     pub const fn name(self) -> &'static str {
         match self {
