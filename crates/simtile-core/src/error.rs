@@ -19,6 +19,8 @@ pub(crate) enum CallError {
     Deinitialized,
     /// This process is a forked child; no call was made.
     Forked,
+    /// A guard on managed memory holds all device work off; no call was made.
+    HostHolds,
 }
 
 impl From<DriverError> for CallError {
@@ -89,6 +91,12 @@ macro_rules! family {
                 /// What the operation worked on.
                 on: String,
             },
+            /// A guard on managed memory lives, and on this platform no device work may run meanwhile. No call was made.
+            #[error("{on}: a guard on managed memory holds all device work of the context off")]
+            HostHolds {
+                /// What the operation worked on.
+                on: String,
+            },
             $($body)*
         }
 
@@ -100,6 +108,7 @@ macro_rules! family {
                     CallError::InHostFunction => Self::InHostFunction { on },
                     CallError::Deinitialized => Self::Deinitialized { on },
                     CallError::Forked => Self::Forked { on },
+                    CallError::HostHolds => Self::HostHolds { on },
                 }
             }
         }
@@ -143,6 +152,24 @@ family! {
             expected: String,
             /// The driver's handle of the context's device.
             actual: i32,
+        },
+        /// Kernels of one device cannot be given memory of the other.
+        #[error("no peer access of {from} to {to}: {why}")]
+        NoPeerAccess {
+            /// Whose kernels.
+            from: String,
+            /// Whose memory.
+            to: String,
+            /// Why not.
+            why: String,
+        },
+        /// Memory that would change hands is held by a guard on the host, or by foreign code.
+        #[error("{context}: {why}")]
+        InUse {
+            /// The context.
+            context: String,
+            /// Which memory, and who holds it.
+            why: String,
         },
         /// The device cannot be divided so.
         #[error("{device} has room for {limit} green contexts of at least {multiprocessors} multiprocessors, not for {count}")]
@@ -293,6 +320,44 @@ family! {
             holders: String,
             /// The call that failed.
             source: DriverError,
+        },
+        /// An allocation would exceed its pool's limit.
+        #[error("{pool}: {bytes} bytes are wanted, {live} are in use, {limit} is the limit")]
+        PoolLimit {
+            /// The pool.
+            pool: String,
+            /// Bytes asked for.
+            bytes: u64,
+            /// Bytes that handles own, or that wait for their last use.
+            live: u64,
+            /// The most there may be.
+            limit: u64,
+        },
+        /// A pool cannot be ended yet.
+        #[error("{pool} is in use: {bytes} bytes, {handles} other handles")]
+        PoolInUse {
+            /// The pool.
+            pool: String,
+            /// Bytes that are in use.
+            bytes: u64,
+            /// Other handles of the pool, those of its buffers among them.
+            handles: usize,
+        },
+        /// Memory of somebody else cannot be taken, or not be given.
+        #[error("{what}: {why}")]
+        Foreign {
+            /// The memory.
+            what: String,
+            /// Why not.
+            why: String,
+        },
+        /// The device, or the driver, cannot do this at all.
+        #[error("{what} is not supported: {why}")]
+        Unsupported {
+            /// What was asked for.
+            what: String,
+            /// Why not.
+            why: String,
         },
         /// Two sides of a copy have different lengths.
         #[error("{buffer}: {argument} has {actual} elements, but {expected} are needed")]
@@ -579,6 +644,7 @@ macro_rules! on_stream {
                     StreamError::InHostFunction { on } => Self::InHostFunction { on },
                     StreamError::Deinitialized { on } => Self::Deinitialized { on },
                     StreamError::Forked { on } => Self::Forked { on },
+                    StreamError::HostHolds { on } => Self::HostHolds { on },
                     other => Self::Stream(other),
                 }
             }

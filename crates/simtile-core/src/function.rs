@@ -2,10 +2,12 @@
 
 use crate::error::{CallError, ModuleError, On};
 use crate::module::c_name;
+use crate::stream::Touch;
 use crate::{Capabilities, Context, LaunchOptions, Module};
 use core::fmt;
 use simtile_driver::sys::*;
 use simtile_driver::{Driver, DriverError, call};
+use simtile_hazard::Mode;
 use simtile_sync::atomic::{AtomicU32, Ordering};
 use simtile_sync::{Arc, Mutex};
 
@@ -37,10 +39,25 @@ pub enum ParameterLayout {
     Unknown,
 }
 
+/// What launches of a function do with the variables of its module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GlobalAccess {
+    /// Nothing at all.
+    None,
+    /// Read some: follows what wrote them.
+    Read,
+    /// Write some, and read: follows everything, and is followed.
+    Write,
+}
+
 /// A kernel of a loaded module. Cheap to clone; keeps its module loaded.
+///
+/// Its launches touch the module's variables as one thing. What they do is told by the image: they write if it has variables that
+/// kernels can write, else they read. [`Function::with_globals`] says it better.
 #[derive(Clone)]
 pub struct Function {
     inner: Arc<Inner>,
+    globals: GlobalAccess,
 }
 
 struct Inner {
@@ -94,6 +111,7 @@ impl Function {
         };
         let required_block = entry.and_then(|entry| entry.required_block).map(|[x, y, z]| (x, y, z));
         Ok(Self {
+            globals: module.global_access(),
             inner: Arc::new(Inner {
                 raw,
                 module: module.clone(),
@@ -106,6 +124,36 @@ impl Function {
                 capabilities,
             }),
         })
+    }
+
+    /// The same kernel, with launches that do this to the module's variables and no more.
+    ///
+    /// # Safety
+    /// The kernel, with everything that it calls, does that at most.
+    #[must_use]
+    pub unsafe fn with_globals(mut self, access: GlobalAccess) -> Self {
+        self.globals = access;
+        self
+    }
+
+    /// What launches do with the module's variables, as far as is known.
+    pub fn global_access(&self) -> GlobalAccess {
+        match self.inner.module.globals() {
+            None => GlobalAccess::None,
+            Some(_) => self.globals,
+        }
+    }
+
+    /// The touch of a launch.
+    #[inline]
+    pub(crate) fn touched_globals(&self) -> Option<Touch<'_>> {
+        let allocation = self.inner.module.globals()?;
+        let mode = match self.globals {
+            GlobalAccess::None => return None,
+            GlobalAccess::Read => Mode::Read,
+            GlobalAccess::Write => Mode::Write,
+        };
+        Some(Touch { allocation, start: 0, end: 1, mode, stride: None })
     }
 
     /// The driver's handle. It dies with the module.

@@ -54,16 +54,18 @@ pub use error::{
     ContextError, DeviceError, Error, GraphError, LaunchError, MemoryError, ModuleError, StreamError,
 };
 pub use event::{Event, TimedEvent};
-pub use function::{Function, FunctionAttributes, ParameterLayout};
+pub use function::{Function, FunctionAttributes, GlobalAccess, ParameterLayout};
 pub use graph::{Capture, CapturedGraph, GraphExec};
-pub use launch::{LaunchArgs, LaunchOptions};
+pub use launch::{ByAddress, ByReference, ByValue, KernelArgument, LaunchArgs, LaunchOptions};
 pub use load::JitOptions;
 pub use memory::{
-    AllocationId, ChunksMut, DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, DeviceColumns,
-    DeviceColumnsMut, DeviceMemory, DeviceMemoryMut, HostLanding, MemoryLease, PinnedHostBuffer, PinnedRead,
-    PinnedWrite, RawDeviceBuffer, Refused, StagingBlock,
+    AddressRange, Advice, AllocationId, ChunksMut, DeviceAllocation, DeviceBuffer, DeviceBufferView,
+    DeviceBufferViewMut, DeviceColumns, DeviceColumnsMut, DeviceMemory, DeviceMemoryMut, Exported,
+    GrowableBuffer, HostLanding, ManagedBuffer, MemPool, MemPoolBuilder, MemoryLease, MulticastTeam,
+    PhysicalMemory, PinnedHostBuffer, PinnedRead, PinnedWrite, PoolStats, RawDeviceBuffer, Refused,
+    Residence, StagingBlock, align_size,
 };
 pub use module::Module;
 pub use policy::{InsertedWaits, Policy};
 pub use stream::{AtomicScope, Room, Stream, StreamId, Submission, SubmitBuilder, in_host_function};
-pub use symbol::{Constant, Symbol};
+pub use symbol::{Constant, Global, Symbol};

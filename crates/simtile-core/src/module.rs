@@ -2,13 +2,13 @@
 
 use crate::context::{ForeignOwner, Lane, Work, add};
 use crate::error::{CallError, ModuleError, On};
-use crate::memory::Memory;
+use crate::memory::{Allocation, Memory};
 use crate::stream::in_host_function;
-use crate::{Constant, Context, Function, Symbol};
+use crate::{Constant, Context, Function, Global, GlobalAccess, Symbol};
 use core::fmt;
 use simtile_driver::call;
 use simtile_driver::sys::*;
-use simtile_image::ImageInfo;
+use simtile_image::{Globals, ImageInfo};
 use simtile_sync::Arc;
 use simtile_types::DeviceCopy;
 use std::ffi::CString;
@@ -23,6 +23,8 @@ pub struct Module {
     /// What the image says about itself; `None` for borrowed modules.
     info: Option<ImageInfo>,
     name: String,
+    /// Its variables, as what launches and transfers touch; `None` if it has none.
+    globals: Option<Arc<Allocation>>,
     /// Whoever keeps a borrowed module alive.
     #[allow(dead_code, reason = "held, never used")]
     owner: Option<Arc<dyn ForeignOwner>>,
@@ -31,7 +33,8 @@ pub struct Module {
 impl Module {
     /// A module that was loaded of an image that says this about itself.
     pub(crate) fn new(raw: CUmodule, context: &Arc<Context>, info: ImageInfo, name: String) -> Arc<Self> {
-        Arc::new(Self { raw, context: context.clone(), info: Some(info), name, owner: None })
+        let globals = (info.globals != Globals::None).then(|| Allocation::globals(context, &name));
+        Arc::new(Self { raw, context: context.clone(), info: Some(info), name, globals, owner: None })
     }
 
     /// Wraps a module that somebody else loaded. It is never unloaded through this handle, and nothing is known
@@ -46,7 +49,8 @@ impl Module {
         owner: Option<Arc<dyn ForeignOwner>>,
     ) -> Arc<Self> {
         let name = format!("borrowed module {:#x}", raw.0);
-        Arc::new(Self { raw, context: context.clone(), info: None, name, owner })
+        let globals = Some(Allocation::globals(context, &name));
+        Arc::new(Self { raw, context: context.clone(), info: None, name, globals, owner })
     }
 
     /// The driver's handle.
@@ -94,6 +98,29 @@ impl Module {
     /// [`ModuleError::SymbolSize`] if its size is not that of `T`, else as [`Module::symbol`].
     pub fn constant<T: DeviceCopy>(self: &Arc<Self>, name: &str) -> Result<Constant<T>, ModuleError> {
         Constant::new(self.symbol(name)?)
+    }
+
+    /// The variable of this name, as values of type `T`.
+    ///
+    /// # Errors
+    /// [`ModuleError::SymbolSize`] if it is no whole number of them, else as [`Module::symbol`].
+    pub fn global<T: DeviceCopy>(self: &Arc<Self>, name: &str) -> Result<Global<T>, ModuleError> {
+        Global::new(self.symbol(name)?)
+    }
+
+    /// Its variables, as what launches and transfers touch.
+    #[inline]
+    pub(crate) fn globals(&self) -> Option<&Arc<Allocation>> {
+        self.globals.as_ref()
+    }
+
+    /// How a launch touches the variables if its function declares nothing. What is not known to be written is read: a launch of a
+    /// module that others loaded, or of an image that was not read, is ordered with transfers alone.
+    pub(crate) fn global_access(&self) -> GlobalAccess {
+        match self.info.as_ref().map(|info| info.globals) {
+            Some(Globals::Mutable) => GlobalAccess::Write,
+            _ => GlobalAccess::Read,
+        }
     }
 
     /// Turns a failed look-up into an error that names what was looked for.

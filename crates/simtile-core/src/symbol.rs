@@ -1,9 +1,10 @@
 //! Module variables and constants.
 //!
-//! Any launch of the module's kernels may read them, on any stream, and launches do not say so. A transfer therefore
-//! follows everything queued through the context's handle and waits before it returns: what is launched later, anywhere, sees it.
+//! All variables of a module are tracked as one thing. Launches of its kernels read it, or write it
+//! ([`Function::global_access`](crate::Function::global_access)), transfers to the host read it, transfers to the device write it;
+//! so each follows what conflicts with it, on whatever stream.
 
-use crate::error::{MemoryError, ModuleError, On, OnStream};
+use crate::error::{MemoryError, ModuleError};
 use crate::memory::{Place, distinct};
 use crate::{Module, Stream};
 use core::fmt;
@@ -47,10 +48,10 @@ impl Symbol {
         &self.module
     }
 
-    /// Writes values from byte `offset` on. Follows everything queued so far on all streams of the context, and waits.
+    /// Queues writing values from byte `offset` on. They are not touched after the call.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfRange`] in bytes, [`MemoryError::OtherContext`], or the driver's.
+    /// [`MemoryError::OutOfRange`] in bytes, or the driver's.
     pub fn write<T: DeviceCopy>(
         &self,
         stream: &Arc<Stream>,
@@ -58,17 +59,15 @@ impl Symbol {
         values: &[T],
     ) -> Result<(), MemoryError> {
         let bytes = size_of_val(values);
-        self.transfer(stream, offset, bytes, |place| {
-            // SAFETY: the slice is readable; the range is inside the symbol, all uses of which have finished.
-            unsafe { stream.upload(place, values.as_ptr().cast(), bytes) }?;
-            stream.synchronize().map_err(MemoryError::from_stream)
-        })
+        self.range(offset, bytes)?;
+        // SAFETY: the slice is readable; the range is inside the symbol.
+        unsafe { stream.upload(&self.place(offset), values.as_ptr().cast(), bytes) }
     }
 
-    /// Reads values from byte `offset` on. Follows everything queued so far on all streams of the context, and waits.
+    /// Waits for what writes the module's variables and reads values from byte `offset` on.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfRange`] in bytes, [`MemoryError::OtherContext`], [`MemoryError::InvalidElement`], or the driver's.
+    /// [`MemoryError::OutOfRange`] in bytes, [`MemoryError::InvalidElement`], or the driver's.
     pub fn read<T: DeviceCopy>(
         &self,
         stream: &Arc<Stream>,
@@ -82,10 +81,8 @@ impl Symbol {
         let mut values: Vec<T> = Vec::new();
         values.try_reserve_exact(count).map_err(|_| too_many())?;
         let target: *mut T = values.as_mut_ptr();
-        self.transfer(stream, offset, bytes, |place| {
-            // SAFETY: the vector has room; the range is inside the symbol, all uses of which have finished.
-            unsafe { stream.download(target.cast(), place, bytes) }
-        })?;
+        // SAFETY: the vector has room; the range is inside the symbol.
+        unsafe { stream.download(target.cast(), &self.place(offset), bytes) }?;
         for index in 0..distinct::<T>(count) {
             // SAFETY: all elements were written.
             if !unsafe { T::is_valid(target.add(index)) } {
@@ -98,25 +95,9 @@ impl Symbol {
         Ok(values)
     }
 
-    fn transfer(
-        &self,
-        stream: &Arc<Stream>,
-        offset: usize,
-        bytes: usize,
-        copy: impl FnOnce(&Place<'_>) -> Result<(), MemoryError>,
-    ) -> Result<(), MemoryError> {
-        self.range(offset, bytes)?;
-        let context = self.module.context();
-        stream.same_context(context, || self.to_string()).map_err(MemoryError::from_stream)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        context.usable().on::<MemoryError>(|| self.to_string())?;
-        for stamp in context.tracker().tails() {
-            let on = || format!("{self} on {stream}");
-            context.tracker().wait(stamp).map_err(|error| stream.refused::<MemoryError>(error, &[], on))?;
-        }
-        copy(&Place { address: self.address + offset as u64, allocation: None })
+    fn place(&self, offset: usize) -> Place<'_> {
+        let allocation = self.module.globals().map(|globals| (&**globals, 0));
+        Place { address: self.address + offset as u64, allocation }
     }
 
     fn range(&self, offset: usize, bytes: usize) -> Result<(), MemoryError> {
@@ -168,18 +149,18 @@ impl<T: DeviceCopy> Constant<T> {
         &self.symbol
     }
 
-    /// Writes the value. Follows everything queued so far on all streams of the context, and waits.
+    /// Queues writing the value.
     ///
     /// # Errors
-    /// [`MemoryError::OtherContext`], or the driver's.
+    /// The driver's.
     pub fn write(&self, stream: &Arc<Stream>, value: &T) -> Result<(), MemoryError> {
         self.symbol.write(stream, 0, core::slice::from_ref(value))
     }
 
-    /// Reads the value. Follows everything queued so far on all streams of the context, and waits.
+    /// Waits for what writes the module's variables and reads the value.
     ///
     /// # Errors
-    /// [`MemoryError::OtherContext`], [`MemoryError::InvalidElement`], or the driver's.
+    /// [`MemoryError::InvalidElement`], or the driver's.
     pub fn read(&self, stream: &Arc<Stream>) -> Result<T, MemoryError> {
         let values = self.symbol.read::<MaybeUninit<T>>(stream, 0, 1)?;
         match values.first() {
@@ -206,5 +187,116 @@ impl<T: DeviceCopy> Clone for Constant<T> {
 impl<T: DeviceCopy> fmt::Debug for Constant<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Constant<{}>({:?})", core::any::type_name::<T>(), self.symbol)
+    }
+}
+
+/// A variable of a loaded module as values of type `T`. Cheap to clone; keeps its module loaded.
+pub struct Global<T: DeviceCopy> {
+    symbol: Symbol,
+    len: usize,
+    marker: PhantomData<fn() -> T>,
+}
+
+impl<T: DeviceCopy> Global<T> {
+    pub(crate) fn new(symbol: Symbol) -> Result<Self, ModuleError> {
+        let (bytes, size) = (symbol.num_bytes(), size_of::<T>());
+        let aligned = bytes == 0 || symbol.cu_deviceptr().is_multiple_of(align_of::<T>() as u64);
+        if size == 0 || !bytes.is_multiple_of(size) || !aligned {
+            return Err(ModuleError::SymbolSize {
+                symbol: symbol.to_string(),
+                type_name: core::any::type_name::<T>(),
+                expected: size,
+                actual: bytes,
+            });
+        }
+        Ok(Self { symbol, len: bytes / size, marker: PhantomData })
+    }
+
+    /// The variable without its type.
+    pub fn symbol(&self) -> &Symbol {
+        &self.symbol
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Queues writing all elements. `source` is not touched after the call.
+    ///
+    /// # Errors
+    /// [`MemoryError::LengthMismatch`], or the driver's.
+    pub fn copy_from_slice(&self, stream: &Arc<Stream>, source: &[T]) -> Result<(), MemoryError> {
+        if source.len() != self.len {
+            let (buffer, argument) = (self.symbol.to_string(), "source");
+            let (expected, actual) = (self.len, source.len());
+            return Err(MemoryError::LengthMismatch { buffer, argument, expected, actual });
+        }
+        self.symbol.write(stream, 0, source)
+    }
+
+    /// Queues writing some elements, from number `start` on. `source` is not touched after the call.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`], or the driver's.
+    pub fn copy_from_slice_at(
+        &self,
+        stream: &Arc<Stream>,
+        start: usize,
+        source: &[T],
+    ) -> Result<(), MemoryError> {
+        self.inside(start, source.len())?;
+        self.symbol.write(stream, start * size_of::<T>(), source)
+    }
+
+    /// Waits for what writes the module's variables and gives all elements.
+    ///
+    /// # Errors
+    /// [`MemoryError::InvalidElement`], or the driver's; also the failure of what writes them.
+    pub fn to_vec(&self, stream: &Arc<Stream>) -> Result<Vec<T>, MemoryError> {
+        self.symbol.read(stream, 0, self.len)
+    }
+
+    /// As [`Global::to_vec`], for `count` elements from number `start` on.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`], else as [`Global::to_vec`].
+    pub fn range_to_vec(
+        &self,
+        stream: &Arc<Stream>,
+        start: usize,
+        count: usize,
+    ) -> Result<Vec<T>, MemoryError> {
+        self.inside(start, count)?;
+        self.symbol.read(stream, start * size_of::<T>(), count)
+    }
+
+    fn inside(&self, start: usize, count: usize) -> Result<(), MemoryError> {
+        match start.checked_add(count) {
+            Some(end) if end <= self.len => Ok(()),
+            end => Err(MemoryError::OutOfRange {
+                buffer: self.symbol.to_string(),
+                start,
+                end: end.unwrap_or(usize::MAX),
+                len: self.len,
+            }),
+        }
+    }
+}
+
+impl<T: DeviceCopy> Clone for Global<T> {
+    fn clone(&self) -> Self {
+        Self { symbol: self.symbol.clone(), len: self.len, marker: PhantomData }
+    }
+}
+
+impl<T: DeviceCopy> fmt::Debug for Global<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Global<{}>({:?}, {} elements)", core::any::type_name::<T>(), self.symbol, self.len)
     }
 }

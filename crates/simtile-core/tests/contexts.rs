@@ -4,10 +4,12 @@ mod common;
 
 use common::*;
 use simtile_core::{
-    Context, ContextError, ContextLimit, Device, DeviceBuffer, DeviceError, StreamError, SyncPolicy,
+    Context, ContextError, ContextLimit, Device, DeviceBuffer, DeviceError, LaunchArgs, StreamError,
+    SyncPolicy,
 };
 use simtile_driver::sys::{CUcontext, CUdevice_attribute};
 use simtile_driver::{Entry, call};
+use simtile_types::LaunchConfig;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -379,11 +381,20 @@ fn h1_green_contexts_reach_what_their_primary_context_has() {
     // SAFETY: the out-pointer is valid for the call, the stream alive.
     unsafe { call!(driver, cuStreamGetGreenCtx(streams[1].cu_stream(), &mut owner)) }.unwrap();
     assert_eq!(Some(owner), green[0].cu_green_ctx());
-    // Another context's memory it cannot use, and says both names.
+    // Another context's kernels do not reach the memory, and the error says both names.
     let created = device.create_context().unwrap();
     let other = created.new_stream().unwrap();
-    let error = buffer.to_vec(&other).unwrap_err().to_string();
-    assert!(error.contains("created context") && error.contains("context"), "{error}");
+    let module = created.load_module_from_ptx_src(include_str!("../../../artifacts/ptx/saxpy.ptx")).unwrap();
+    let kernel = module.load_function("saxpy").unwrap();
+    let (x, mut y) = (
+        DeviceBuffer::<f32>::zeroed(&streams[1], 4).unwrap(),
+        DeviceBuffer::<f32>::zeroed(&other, 4).unwrap(),
+    );
+    let args = LaunchArgs::new().arg(4u32).arg(1.0f32).buffer(&x).buffer_mut(&mut y);
+    // SAFETY: both buffers have four elements.
+    let launched = unsafe { other.launch(&kernel, LaunchConfig::for_num_elems(4), args) };
+    let error = launched.unwrap_err().to_string();
+    assert!(error.contains("created context") && error.contains("green context"), "{error}");
     assert!(green[0].to_string().contains("green"), "{}", green[0]);
 }
 
@@ -414,4 +425,66 @@ fn h1_a_device_that_cannot_be_divided_so_says_how_far() {
     assert!(device.green_contexts(1, 1000).is_err());
     assert!(device.green_contexts(0, 8).unwrap().is_empty());
     assert_eq!(sim.counts().of(Entry::cuGreenCtxCreate), 0);
+}
+
+#[test]
+fn h1_all_limits_are_read_or_said_to_be_unsupported() {
+    let sim = sim(1);
+    let context = Device::new(sim.driver(), 0).unwrap().primary_context().unwrap();
+    let all = [
+        ContextLimit::StackSize,
+        ContextLimit::PrintfFifoSize,
+        ContextLimit::MallocHeapSize,
+        ContextLimit::DevRuntimeSyncDepth,
+        ContextLimit::DevRuntimePendingLaunchCount,
+        ContextLimit::MaxL2FetchGranularity,
+        ContextLimit::PersistingL2CacheSize,
+    ];
+    let read =
+        || all.map(|limit| context.limit(limit).map_err(|error| error.driver_error().map(|e| e.code())));
+    let before = read();
+    for value in &before {
+        let unsupported = simtile_driver::sys::CUresult::CUDA_ERROR_UNSUPPORTED_LIMIT;
+        assert!(value.is_ok() || *value == Err(Some(unsupported)), "{value:?}");
+    }
+    let stack = context.limit(ContextLimit::StackSize).unwrap();
+    assert_eq!(context.set_limit(ContextLimit::StackSize, stack * 2).unwrap(), stack * 2);
+    assert_eq!(context.limit(ContextLimit::StackSize).unwrap(), stack * 2);
+    assert_eq!(read()[1..], before[1..], "the neighbours do not move");
+}
+
+#[test]
+fn h1_many_borrowed_handles_take_nothing_with_them() {
+    let sim = sim(1);
+    let device = Device::new(sim.driver(), 0).unwrap();
+    let context = device.primary_context().unwrap();
+    let stream = context.new_stream().unwrap();
+    let text = include_str!("../../../artifacts/ptx/saxpy.ptx");
+    let module = context.load_module_from_ptx_src(text).unwrap();
+    let before = sim.counts();
+    for _ in 0..100 {
+        // SAFETY: the owners live to the end of the test.
+        let (borrowed, lent, code) = unsafe {
+            (
+                Context::borrow_raw(device, context.cu_ctx()).unwrap(),
+                simtile_core::Stream::borrow_raw(stream.cu_stream(), &context).unwrap(),
+                simtile_core::Module::borrow_raw(module.cu_module(), &context, None),
+            )
+        };
+        assert_eq!(borrowed, context);
+        let function = code.load_function("saxpy").unwrap();
+        assert_eq!(function.module().cu_module(), module.cu_module());
+        assert_eq!(function.cu_function(), module.load_function("saxpy").unwrap().cu_function());
+        drop((borrowed, lent, code, function));
+    }
+    assert!(simtile_core::drain_background(Duration::from_secs(20)));
+    let calls = sim.counts().since(&before);
+    for entry in
+        [Entry::cuStreamDestroy, Entry::cuModuleUnload, Entry::cuDevicePrimaryCtxRelease, Entry::cuCtxDestroy]
+    {
+        assert_eq!(calls.of(entry), 0, "{entry:?}");
+    }
+    let buffer = DeviceBuffer::from_slice(&stream, &[1u32]).unwrap();
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [1]);
+    assert!(module.load_function("saxpy").is_ok());
 }

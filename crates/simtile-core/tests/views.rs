@@ -237,3 +237,127 @@ fn views_work_from_several_threads() {
     assert!(context.drain(Duration::from_secs(10)).is_complete());
     assert!(sim.reports().is_empty(), "{:?}", sim.reports());
 }
+
+#[test]
+fn m7_a_narrower_type_may_start_where_a_wider_one_may_not() {
+    let (_sim, _context, stream) = start();
+    let buffer = DeviceBuffer::from_slice(&stream, &[1u32, 2, 3, 4]).unwrap();
+    let part = buffer.slice(1..3).unwrap();
+    assert!(matches!(part.cast_chunks::<u64>(), Err(MemoryError::Cast { offset: 4, align: 8, .. })));
+    assert_eq!(part.cast_chunks::<[u16; 2]>().unwrap().to_vec(&stream).unwrap(), [[2, 0], [3, 0]]);
+    // A fresh allocation suits every alignment up to 256.
+    macro_rules! suits {
+        ($($align:literal)*) => { $({
+            #[derive(Clone, Copy)]
+            #[repr(C, align($align))]
+            struct Wide([u8; $align]);
+            // SAFETY: bytes alone.
+            unsafe impl simtile_types::DeviceCopy for Wide {}
+            let wide = DeviceBuffer::<Wide>::zeroed(&stream, 2).unwrap();
+            assert!(wide.cu_deviceptr().is_multiple_of($align));
+            assert_eq!(wide.to_vec(&stream).unwrap()[1].0, [0; $align]);
+        })* };
+    }
+    suits! { 1 2 4 8 16 32 64 128 256 }
+    // Types without bytes: only nothing is made of them.
+    assert!(matches!(buffer.view().cast_chunks::<()>(), Err(MemoryError::Cast { size: 0, .. })));
+    assert_eq!(buffer.slice(2..2).unwrap().cast_chunks::<()>().unwrap().len(), 0);
+    let empty = DeviceBuffer::<u32>::zeroed(&stream, 0).unwrap();
+    assert!(empty.cast_chunks::<[u64; 4]>().unwrap().is_empty());
+}
+
+#[test]
+fn m7_wrapping_and_peeling_keep_everything_but_the_type() {
+    let (_sim, context, stream) = start();
+    let buffer = DeviceBuffer::from_slice(&stream, &[1u32, 2, 3]).unwrap().with_label("kept");
+    let (address, id) = (buffer.cu_deviceptr(), buffer.allocation_id());
+    let wrapped = buffer.wrap_elem::<Wrapping<u32>>().unwrap();
+    assert_eq!((wrapped.cu_deviceptr(), wrapped.allocation_id(), wrapped.len()), (address, id, 3));
+    assert_eq!(wrapped.label().as_deref(), Some("kept"));
+    assert_eq!(wrapped.context(), &context);
+    let peeled = wrapped.peel_elem::<u32>().unwrap();
+    assert_eq!((peeled.cu_deviceptr(), peeled.allocation_id(), peeled.num_bytes()), (address, id, 12));
+    assert_eq!(peeled.to_vec(&stream).unwrap(), [1, 2, 3]);
+}
+
+#[test]
+fn m1_byte_views_have_the_identity_and_the_order_of_their_buffer() {
+    let (sim, context, stream) = start();
+    let other = context.new_stream().unwrap();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 100).unwrap();
+    assert_eq!(buffer.view().as_bytes().unwrap().allocation_id(), buffer.allocation_id());
+    stream.synchronize().unwrap();
+    let gate = sim.gate(stream.cu_stream()).unwrap();
+    buffer.view_mut().into_bytes().unwrap().fill(&stream, 1).unwrap();
+    let read = other.submit().read(&buffer.view().as_bytes().unwrap()).awaited().order_only().unwrap();
+    assert!(!read.is_complete().unwrap());
+    gate.open();
+    assert_eq!(buffer.to_vec(&other).unwrap(), [0x0101_0101; 100]);
+    // Peeled and empty ones are read from two streams at once.
+    let wrapped = buffer.wrap_elem::<Wrapping<u32>>().unwrap();
+    let gate = sim.gate(stream.cu_stream()).unwrap();
+    let (first, second) = (wrapped.view().peel_elem::<u32>(), wrapped.view().peel_elem::<u32>());
+    stream.submit().read(&first).order_only().unwrap();
+    other.submit().read(&second).awaited().order_only().unwrap().wait().unwrap();
+    gate.open();
+}
+
+#[test]
+fn m3_a_cast_buffer_is_dropped_in_stream_order_too() {
+    let (sim, context, stream) = start();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 1000).unwrap();
+    stream.synchronize().unwrap();
+    let gate = sim.gate(stream.cu_stream()).unwrap();
+    buffer.fill(&stream, 1).unwrap();
+    let cast = buffer.cast_chunks::<[u32; 2]>().unwrap();
+    let address = cast.cu_deviceptr();
+    drop(cast);
+    let other = context.new_stream().unwrap();
+    let next = DeviceBuffer::from_slice(&other, &[5u32; 1000]).unwrap();
+    assert_ne!(next.cu_deviceptr(), address);
+    other.synchronize().unwrap();
+    gate.open();
+    assert_eq!(next.to_vec(&stream).unwrap(), [5; 1000]);
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}
+
+#[test]
+fn m4_uniqueness_is_exact_while_another_thread_takes_leases() {
+    let (_sim, _context, stream) = start();
+    let buffer = DeviceBuffer::<u32>::zeroed(&stream, 64).unwrap();
+    let leases = std::sync::Mutex::new(Some(buffer.lease()));
+    let mut buffer = buffer;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..100_000 {
+                let lease = leases.lock().unwrap();
+                let more = lease.clone();
+                drop(lease);
+                drop(more);
+            }
+        });
+        for _ in 0..100_000 {
+            // One lease is always there.
+            assert!(!buffer.is_unique());
+        }
+    });
+    drop(leases.lock().unwrap().take());
+    for _ in 0..100_000 {
+        assert!(buffer.is_unique());
+    }
+}
+
+#[test]
+fn uninitialised_memory_is_written_in_stream_order() {
+    let (sim, _context, stream) = start();
+    // SAFETY: every element is written before it is read.
+    let mut buffer = unsafe { DeviceBuffer::<u32>::uninit(&stream, 100) }.unwrap();
+    buffer.copy_from_slice(&stream, &[1; 100]).unwrap();
+    let source = DeviceBuffer::from_slice(&stream, &[2u32; 100]).unwrap();
+    buffer.copy_from(&stream, &source).unwrap();
+    assert_eq!(buffer.range_to_vec(&stream, 0..2).unwrap(), [2, 2]);
+    buffer.zero(&stream).unwrap();
+    drop(source);
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [0; 100]);
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}

@@ -5,7 +5,7 @@ mod tile;
 use crate::elf::{self, Cubin};
 use crate::fatbin::{self, EntryKind};
 use crate::ptx;
-use crate::{EntryInfo, ImageError, ImageInfo, ImageKind, MemberInfo, Param, Target};
+use crate::{EntryInfo, Globals, ImageError, ImageInfo, ImageKind, MemberInfo, Param, Target};
 
 /// Checks a module image and lists its kernels.
 ///
@@ -73,8 +73,18 @@ fn check_ptx(image: &[u8]) -> Result<ImageInfo, ImageError> {
         target: module.targets.first().and_then(|t| Target::parse(t)),
         version: Some(module.version),
         is_tile: false,
+        globals: ptx_globals(&module.variables),
         members: Vec::new(),
     })
+}
+
+fn ptx_globals(variables: &[ptx::Variable]) -> Globals {
+    let one = |variable: &ptx::Variable| match variable.space {
+        ptx::Space::Const => Globals::Constant,
+        ptx::Space::Global => Globals::of_name(&variable.name),
+        _ => Globals::None,
+    };
+    variables.iter().map(one).max().unwrap_or(Globals::None)
 }
 
 fn threads(block: [u32; 3]) -> u32 {
@@ -102,6 +112,7 @@ fn cubin_info(cubin: Cubin) -> ImageInfo {
         target: Some(cubin.target),
         version: None,
         is_tile: cubin.host_code,
+        globals: cubin.globals,
         members: Vec::new(),
     }
 }
@@ -114,6 +125,7 @@ fn check_fatbin(image: &[u8]) -> Result<ImageInfo, ImageError> {
         target: None,
         version: None,
         is_tile: false,
+        globals: Globals::None,
         members: Vec::new(),
     };
     let mut names = std::collections::HashSet::new();
@@ -134,9 +146,11 @@ fn check_fatbin(image: &[u8]) -> Result<ImageInfo, ImageError> {
             };
             let inner = inner.map_err(member)?;
             info.is_tile |= inner.is_tile;
+            info.globals = info.globals.max(inner.globals);
             info.entries.extend(inner.entries.into_iter().filter(|e| names.insert(e.name.clone())));
         } else {
             info.entries_known = false;
+            info.globals = info.globals.max(Globals::Unknown);
         }
         info.members.push(MemberInfo { kind, target: entry.target, compressed, checked: readable });
     }

@@ -105,6 +105,32 @@ pub struct MemberInfo {
     pub checked: bool,
 }
 
+/// What variables an image brings into the module, from the least to the most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Globals {
+    /// None.
+    None,
+    /// Constants, which kernels do not write. Strings that compilers put into `.global` count as such, by the names that compilers
+    /// give them.
+    Constant,
+    /// The image does not say, or was not read.
+    #[default]
+    Unknown,
+    /// Some that kernels may write.
+    Mutable,
+}
+
+impl Globals {
+    /// What a variable of this name in global memory counts as.
+    pub(crate) fn of_name(name: &str) -> Self {
+        /// Of string literals, other private constants, and the tables of CUDA's mathematics: nvcc, clang, rustc.
+        const CONSTANTS: [&str; 7] =
+            ["$str", "__unnamed_", "_$_str", "$_str", "alloc_", "anon_$_", "__cudart_"];
+        if CONSTANTS.iter().any(|prefix| name.starts_with(prefix)) { Self::Constant } else { Self::Mutable }
+    }
+}
+
 /// What an image says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -122,6 +148,8 @@ pub struct ImageInfo {
     pub version: Option<(u32, u32)>,
     /// Whether its kernels are Tile kernels: bytecode, or a cubin with host code.
     pub is_tile: bool,
+    /// Its variables.
+    pub globals: Globals,
     /// The images in a fat binary.
     pub members: Vec<MemberInfo>,
 }

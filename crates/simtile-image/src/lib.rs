@@ -23,4 +23,4 @@ pub mod tile;
 pub use bytes::{FormatError, Problem};
 pub use check::{check, ptx_text};
 pub use error::ImageError;
-pub use info::{EntryInfo, ImageInfo, ImageKind, MemberInfo, Param, Target};
+pub use info::{EntryInfo, Globals, ImageInfo, ImageKind, MemberInfo, Param, Target};

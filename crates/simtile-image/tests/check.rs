@@ -135,3 +135,19 @@ fn targets() {
         assert_eq!(parse(bad), None, "{bad}");
     }
 }
+
+#[test]
+fn variables_are_told_from_constants() {
+    use simtile_image::Globals;
+    let of = |name: &str| check(&artifact(name)).unwrap().globals;
+    assert_eq!(of("ptx/saxpy.ptx"), Globals::None);
+    // A counter beside the tables of the mathematics.
+    assert_eq!(of("ptx/math.ptx"), Globals::Mutable);
+    // Strings of `printf` are constants, wherever compilers put them.
+    assert_eq!(of("ptx/printf.ptx"), Globals::Constant);
+    assert_eq!(of("ptx/rust_kernels.ptx"), Globals::Constant);
+    assert_eq!(of("cubin/directives.sm_90.cubin"), of("cubin/directives.ptx"));
+    let text = ".version 8.0 .target sm_90 .address_size 64\n.const .u32 c = 1;\n.entry k() { ret; }";
+    assert_eq!(check(text.as_bytes()).unwrap().globals, Globals::Constant);
+    assert!(Globals::None < Globals::Constant && Globals::Unknown < Globals::Mutable);
+}

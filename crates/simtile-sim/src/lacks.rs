@@ -21,14 +21,16 @@ pub struct Lacks {
     pub vmm: bool,
     /// Clusters of blocks.
     pub clusters: bool,
+    /// Managed memory for host and device at the same time. What a program does against that is not found.
+    pub concurrent: bool,
 }
 
 impl Lacks {
     /// Names of the parts in text.
-    pub const NAMES: &'static str = "pools, vmm, clusters, joined by +";
+    pub const NAMES: &'static str = "pools, vmm, clusters, concurrent, joined by +";
 
     /// Nothing.
-    pub const NOTHING: Self = Self { pools: false, vmm: false, clusters: false };
+    pub const NOTHING: Self = Self { pools: false, vmm: false, clusters: false, concurrent: false };
 
     /// The parts of these names, joined by `+`.
     pub fn by_names(names: &str) -> Option<Self> {
@@ -38,6 +40,7 @@ impl Lacks {
                 "pools" => lacks.pools = true,
                 "vmm" => lacks.vmm = true,
                 "clusters" => lacks.clusters = true,
+                "concurrent" => lacks.concurrent = true,
                 _ => return None,
             }
         }
@@ -46,7 +49,12 @@ impl Lacks {
 
     /// The names, as [`Lacks::by_names`] takes them; empty for nothing.
     pub fn names(self) -> String {
-        let all = [(self.pools, "pools"), (self.vmm, "vmm"), (self.clusters, "clusters")];
+        let all = [
+            (self.pools, "pools"),
+            (self.vmm, "vmm"),
+            (self.clusters, "clusters"),
+            (self.concurrent, "concurrent"),
+        ];
         all.iter().filter(|(lacks, _)| *lacks).map(|(_, name)| *name).collect::<Vec<_>>().join("+")
     }
 
@@ -89,6 +97,7 @@ impl Lacks {
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
             | CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED => self.vmm,
             CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH => self.clusters,
+            CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS => self.concurrent,
             _ => false,
         };
         Ok(lacking.then_some(0))

@@ -24,6 +24,10 @@ pub unsafe trait DeviceCopy: Copy {
     /// `false` is always right; `true` allows faster fills.
     const NO_PADDING: bool = false;
 
+    /// Whether kernels update such values with device atomics, also through shared references.
+    /// `true` only for values of 2, 4, 8 or 16 bytes.
+    const ACCUMULATES: bool = false;
+
     /// Whether the bytes behind `value`, which came from a device, are a valid value of this type.
     ///
     /// # Safety

@@ -148,6 +148,66 @@ mod tests {
     }
 
     #[test]
+    fn every_id_has_its_name_its_size_and_its_type() {
+        use core::fmt::Write as _;
+        /// Names without the heap.
+        struct Text([u8; 16], usize);
+        impl core::fmt::Write for Text {
+            fn write_str(&mut self, text: &str) -> core::fmt::Result {
+                self.0[self.1..self.1 + text.len()].copy_from_slice(text.as_bytes());
+                self.1 += text.len();
+                Ok(())
+            }
+        }
+        macro_rules! check {
+            ($($ty:ident $name:literal $bytes:literal;)*) => { $(
+                let id = <$ty as DType>::DTYPE;
+                let mut text = Text([0; 16], 0);
+                write!(text, "{id}").unwrap();
+                assert_eq!((id.as_str(), id.size_in_bytes()), ($name, $bytes));
+                assert_eq!(&text.0[..text.1], $name.as_bytes());
+                // The type's own name, as far as it has one of its own.
+                assert!(core::any::type_name::<$ty>().ends_with($name));
+                // One type an id.
+                assert_eq!(DTypeId::from_name($name), Some(id));
+            )* };
+        }
+        check! {
+            bool "bool" 1; u8 "u8" 1; u16 "u16" 2; u32 "u32" 4; u64 "u64" 8; i8 "i8" 1; i16 "i16" 2; i32 "i32" 4;
+            i64 "i64" 8; f32 "f32" 4; f64 "f64" 8; tf32 "tf32" 4; f8e4m3fn "f8e4m3fn" 1; f8e5m2 "f8e5m2" 1;
+            f8e8m0fnu "f8e8m0fnu" 1; f8e5m3fnu "f8e5m3fnu" 1; f4e2m1fnx2 "f4e2m1fnx2" 1;
+        }
+    }
+
+    #[test]
+    fn zero_and_one_of_every_plain_type() {
+        macro_rules! check {
+            ($($ty:ident)*) => { $(
+                assert_eq!(<$ty as DType>::zero(), 0 as $ty);
+                assert_eq!(<$ty as DType>::one(), 1 as $ty);
+            )* };
+        }
+        check! { u8 u16 u32 u64 i8 i16 i32 i64 f32 f64 }
+        assert!(!<bool as DType>::zero() && <bool as DType>::one());
+        assert_eq!(f8e5m2::zero().to_f32(), 0.0);
+        assert_eq!(f8e5m3fnu::zero().to_f32(), 0.0);
+        assert_eq!(tf32::zero().to_f32(), 0.0);
+        assert_eq!(f4e2m1fnx2::zero().low().to_f32(), 0.0);
+        assert_eq!(f4e2m1fnx2::zero().high().to_f32(), 0.0);
+        // It has no zero: the smallest value stands in.
+        assert_eq!(f8e8m0fnu::zero().to_bits(), 0);
+        #[cfg(feature = "half")]
+        assert_eq!((half::f16::one().to_f32(), half::bf16::zero().to_f32()), (1.0, 0.0));
+    }
+
+    #[test]
+    fn two_halves_of_a_byte_are_kept_as_they_are() {
+        for bits in 0..=u8::MAX {
+            assert_eq!(f4e2m1fnx2::from_bits(bits).to_bits(), bits);
+        }
+    }
+
+    #[test]
     fn one_is_one() {
         assert_eq!(f8e4m3fn::one().to_f32(), 1.0);
         assert_eq!(f8e5m2::one().to_f32(), 1.0);

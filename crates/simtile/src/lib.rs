@@ -53,6 +53,7 @@ pub use simtile_async::{
 pub use simtile_core::*;
 pub use simtile_driver::{Driver, DriverError, DriverKind};
 pub use simtile_types::{
-    DType, DTypeId, DeviceCopy, DeviceRepr, KernelLaunchConfig, LaunchConfig, LaunchConfig1D, LaunchConfig2D,
-    LaunchConfig3D, PointerFree,
+    DType, DTypeId, DeviceAtomicF32, DeviceAtomicF64, DeviceAtomicI32, DeviceAtomicI64, DeviceAtomicU32,
+    DeviceAtomicU64, DeviceCopy, DeviceRepr, KernelLaunchConfig, LaunchConfig, LaunchConfig1D,
+    LaunchConfig2D, LaunchConfig3D, PointerFree,
 };

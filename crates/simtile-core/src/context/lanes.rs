@@ -10,8 +10,7 @@
 
 use super::backend::Tracker;
 use super::end::Remains;
-use crate::Context;
-use crate::memory::Memory;
+use crate::memory::{Left, Memory};
 use core::time::Duration;
 use simtile_hazard::{AxisId, Epoch, Settled, Stamp};
 use simtile_sync::{Arc, Condvar, Global, Mutex, hook};
@@ -29,6 +28,10 @@ pub(crate) enum Lane {
     Memory,
     /// Module unloads, which wait for the device.
     Module,
+    /// Foreign owners, whose destructors take what time they take.
+    Foreign,
+    /// Unmapping, which may wait for the device.
+    Mapped,
 }
 
 /// What a lane does.
@@ -68,7 +71,7 @@ struct Inner {
 #[derive(Default)]
 pub(crate) struct Lanes([Arc<Inner>; LANES]);
 
-const LANES: usize = 2;
+const LANES: usize = 4;
 
 /// Lanes whose threads run, for [`drain_background`]. An explored program (`simtile_sync::hook`) has a count of its own:
 /// no exploration waits for another.
@@ -116,12 +119,12 @@ impl Lanes {
             // Its thread may have found nothing meanwhile and gone.
             start(inner, queue);
         }
-        drop_user_value(handles);
+        drop_each(handles);
     }
 
     /// A point in all queues.
     pub(crate) fn mark(&self) -> [u64; LANES] {
-        [0, 1].map(|lane: usize| self.0[lane].queue.lock().next)
+        core::array::from_fn(|lane| self.0[lane].queue.lock().next)
     }
 
     /// How much of what arrived before the mark is not done.
@@ -192,14 +195,16 @@ fn pass(inner: &Inner) {
         entries.into_iter().partition(|entry| matches!(entry.work, Work::Memory(..)));
     let handles = look(inner, memory);
     drop(looking);
-    drop_user_value(handles);
+    drop_each(handles);
     for Entry { serial, work } in others {
         match work {
             Work::Job(job) => {
                 // A job drops user values (owners of borrowed handles), whose destructors may panic.
                 let _ = catch_unwind(AssertUnwindSafe(job)).map_err(core::mem::forget);
             }
-            Work::End(remains) if remains.ready() => drop_user_value(remains),
+            Work::End(remains) if remains.ready() => {
+                drop_user_value(remains);
+            }
             work => {
                 inner.queue.lock().entries.push(Entry { serial, work });
                 continue;
@@ -211,14 +216,23 @@ fn pass(inner: &Inner) {
 
 /// Gives back the memory whose uses have finished, and queues the rest again. Handles come back, to be dropped when nothing
 /// is locked.
-fn look(inner: &Inner, entries: Vec<Entry>) -> Vec<Arc<Context>> {
+fn look(inner: &Inner, entries: Vec<Entry>) -> Vec<Left> {
     // Where streams are known to stand in this pass, so that each is asked once, not once an entry.
     let mut pending: Pending = SmallVec::new();
     let (mut left, mut handles, mut done) = (Vec::new(), Vec::new(), Vec::new());
     for Entry { serial, work } in entries {
         let Work::Memory(memory, mut stamps) = work else { continue };
+        memory.context().shared().fail_lost_agents();
         match settle_all(memory.tracker(), &mut stamps, &mut pending) {
-            Outcome::Done => handles.push(memory.give_back()),
+            Outcome::Done => {
+                let gone = memory.give_back();
+                if gone.is_work() {
+                    // Done when that is done.
+                    left.push(Entry { serial, work: Work::Job(Box::new(move || drop(gone))) });
+                    continue;
+                }
+                handles.push(gone);
+            }
             Outcome::Failed => handles.push(memory.give_up()),
             Outcome::Wait => {
                 left.push(Entry { serial, work: Work::Memory(memory, stamps) });
@@ -296,9 +310,21 @@ pub fn drain_background(deadline: Duration) -> bool {
     true
 }
 
-/// Drops a value whose destructor may be a user's: a panic in it, and the payload of that panic, end here.
-pub(crate) fn drop_user_value<T>(value: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        core::mem::forget(payload);
+/// Drops a value whose destructor may be a user's: a panic in it, and the payload of that panic, end here. Whether there was
+/// none.
+pub(crate) fn drop_user_value<T>(value: T) -> bool {
+    match catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        Ok(()) => true,
+        Err(payload) => {
+            core::mem::forget(payload);
+            false
+        }
+    }
+}
+
+/// Drops the values one by one: a panic in one is no reason to lose the others.
+fn drop_each<T>(values: Vec<T>) {
+    for value in values {
+        drop_user_value(value);
     }
 }

@@ -19,7 +19,7 @@ use crate::sys::{Process, process};
 use simtile_driver::sys::{CUcontext, CUevent, CUevent_flags, CUresult, CUstream, CUstreamCaptureMode};
 use simtile_driver::{Driver, DriverError, Severity, call};
 use simtile_sync::Mutex;
-use simtile_sync::atomic::{AtomicBool, Ordering};
+use simtile_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
 /// A CUDA context as far as calling goes: its handle, its health, its counters.
@@ -34,6 +34,8 @@ pub(crate) struct Link {
     made: Mutex<Vec<CUevent>>,
     /// Ends of dropped streams whose work may still run.
     tails: Mutex<Vec<CUevent>>,
+    /// Guards of the host that hold all device work off.
+    host_holds: AtomicUsize,
 }
 
 /// Whether driver calls may still be made.
@@ -99,6 +101,7 @@ impl Link {
             counters: Counters::default(),
             made: Mutex::default(),
             tails: Mutex::default(),
+            host_holds: AtomicUsize::new(0),
         }
     }
 
@@ -196,6 +199,22 @@ impl Link {
         }
     }
 
+    /// From here on enqueuing is refused, until [`Link::host_lets_go`]. What is being enqueued holds its stream's lock:
+    /// whoever then takes each of them once has seen the last of it.
+    pub(crate) fn host_takes_all(&self) {
+        self.host_holds.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn host_lets_go(&self) {
+        self.host_holds.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Refuses while the host holds everything. Asked with the stream locked.
+    #[inline]
+    pub(crate) fn host_allows(&self) -> Result<(), CallError> {
+        if self.host_holds.load(Ordering::SeqCst) == 0 { Ok(()) } else { Err(CallError::HostHolds) }
+    }
+
     /// An untimed event that lives as long as the context.
     pub(super) fn make_event(&self) -> Result<CUevent, CallError> {
         let event = self.with_current(|driver| {
@@ -206,6 +225,16 @@ impl Link {
         })?;
         self.made.lock().push(event);
         Ok(event)
+    }
+
+    /// An untimed event for [`Link::destroy_event`].
+    pub(crate) fn make_loose_event(&self) -> Result<CUevent, CallError> {
+        self.relaxed(|driver| {
+            let mut event = CUevent::NULL;
+            // SAFETY: the out-pointer is valid for the call; the context is current.
+            unsafe { call!(driver, cuEventCreate(&mut event, CUevent_flags::CU_EVENT_DISABLE_TIMING.0)) }?;
+            Ok(event)
+        })
     }
 
     pub(crate) fn destroy_event(&self, event: CUevent) {
@@ -327,7 +356,7 @@ impl Health {
         }
     }
 
-    pub(super) fn lost(&self) -> Option<DriverError> {
+    pub(crate) fn lost(&self) -> Option<DriverError> {
         self.lost.get().copied()
     }
 

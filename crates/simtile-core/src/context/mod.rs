@@ -9,6 +9,7 @@ mod end;
 mod green;
 mod lanes;
 mod link;
+mod peer;
 mod settings;
 mod shared;
 mod snapshot;
@@ -273,6 +274,7 @@ impl Context {
         // SAFETY: no arguments; the context is current.
         self.with_current(|driver| unsafe { call!(driver, cuCtxSynchronize()) }).on(|| self.to_string())?;
         self.tracker().end_synchronize_all(mark);
+        self.shared().leave_limbo();
         Ok(())
     }
 }

@@ -10,11 +10,11 @@ use super::link::Link;
 use crate::Device;
 use crate::memory::ContextMemory;
 use crate::policy::WaitLog;
-use crate::stream::StreamNames;
+use crate::stream::{Standing, StreamNames};
 use simtile_driver::sys::CUcontext;
 use simtile_hazard::Config;
 use simtile_sync::atomic::{AtomicUsize, Ordering};
-use simtile_sync::{Arc, Global};
+use simtile_sync::{Arc, Global, Mutex};
 use std::sync::Weak;
 
 pub(crate) struct Shared {
@@ -24,6 +24,14 @@ pub(crate) struct Shared {
     pub(crate) memory: ContextMemory,
     pub(crate) names: StreamNames,
     pub(crate) waits: WaitLog,
+    /// Axes here that stand for streams of other contexts.
+    pub(crate) standing: Standing,
+    /// Taken by submissions across contexts, before anything else, in the order of addresses.
+    pub(crate) crossing: Mutex<()>,
+    /// Contexts of other devices whose kernels may use the memory of this one.
+    pub(crate) granted: Mutex<Vec<Weak<Shared>>>,
+    /// Taken while that list changes, before anything else.
+    pub(crate) granting: Mutex<()>,
     /// Handles that are alive. Changed with the list locked.
     handles: AtomicUsize,
 }
@@ -61,6 +69,10 @@ impl Shared {
             memory: ContextMemory::default(),
             names: StreamNames::default(),
             waits: WaitLog::default(),
+            standing: Standing::default(),
+            crossing: Mutex::default(),
+            granted: Mutex::default(),
+            granting: Mutex::default(),
             handles: AtomicUsize::new(1),
         });
         let mut contexts = CONTEXTS.lock();
@@ -87,6 +99,18 @@ impl Shared {
             ended.push(shared);
         }
         (None, ended)
+    }
+
+    /// The other contexts of this driver that have handles.
+    pub(crate) fn others(&self) -> Vec<Arc<Self>> {
+        let driver = self.link.driver();
+        let all = CONTEXTS.lock();
+        // Those of other drivers are not touched.
+        all.iter()
+            .filter(|(key, _)| key.0.driver() == driver)
+            .filter_map(|(_, known)| known.upgrade())
+            .filter(|known| !core::ptr::eq(&**known, self))
+            .collect()
     }
 
     /// A handle goes. Whether it was the last one: nobody joins from here on.

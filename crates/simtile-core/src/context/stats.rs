@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 /// How many background errors are kept.
 const RING: usize = 256;
 
-/// Counts of a context. Numbers only grow, except for the `live` and `parked` ones.
+/// Counts of a context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContextStats {
@@ -36,6 +36,16 @@ pub struct ContextStats {
     pub failed_destroys: u64,
     /// Times that the context current before could not be put back.
     pub failed_restores: u64,
+    /// Pools that users made and hold.
+    pub pools: u64,
+    /// Allocations of foreign owners that handles own now, or that wait for their last use.
+    pub foreign_allocations: u64,
+    /// Foreign owners that panicked in their drop; the panic was caught.
+    pub owner_panics: u64,
+    /// Managed memory of [`ManagedBuffer`](crate::ManagedBuffer)s, in use or kept for reuse, bytes.
+    pub managed_bytes: u64,
+    /// Physical memory behind mapped addresses, bytes.
+    pub mapped_bytes: u64,
     /// Dropped modules that are not unloaded yet.
     pub retained_modules: u64,
     /// Host functions that panicked; the panic was caught.
@@ -84,7 +94,7 @@ macro_rules! counters {
 
 counters! {
     live_allocations live_bytes parked_bytes pinned_bytes staging_bytes reclaiming_bytes quarantined quarantined_bytes failed_frees leaked_bytes failed_destroys
-    failed_restores retained_modules host_function_panics lost_errors
+    failed_restores pools foreign_allocations owner_panics managed_bytes mapped_bytes retained_modules host_function_panics lost_errors
 }
 
 /// Adds to a counter.

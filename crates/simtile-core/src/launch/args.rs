@@ -1,12 +1,13 @@
 //! Arguments of a raw launch.
 
+use super::KernelArgument;
 use crate::memory::sealed::{Memory, MemoryMut};
 use crate::memory::{DeviceBuffer, DeviceMemory, DeviceMemoryMut};
 use crate::stream::{AtomicScope, Touch};
 use core::ffi::c_void;
 use core::fmt;
 use core::mem::MaybeUninit;
-use simtile_hazard::Mode;
+use simtile_driver::sys::CUdeviceptr;
 use simtile_types::DeviceCopy;
 use smallvec::SmallVec;
 
@@ -57,11 +58,24 @@ impl<'a> LaunchArgs<'a> {
         Self::default()
     }
 
-    /// Adds a value. A pointer among them, also inside a struct, is the launcher's duty.
+    /// Adds an argument: a value, or memory by reference. A pointer among the values, also inside a struct, is the launcher's duty.
+    ///
+    /// ```no_run
+    /// # use simtile_core::{DeviceBuffer, LaunchArgs};
+    /// # fn args<'a>(x: &'a DeviceBuffer<f32>, y: &'a mut DeviceBuffer<f32>) -> LaunchArgs<'a> {
+    /// LaunchArgs::new().arg(1024u32).arg(x).arg(y)
+    /// # }
+    /// ```
     #[must_use]
-    pub fn arg<T: DeviceCopy>(mut self, value: T) -> Self {
-        self.push(value);
+    pub fn arg<Kind>(mut self, argument: impl KernelArgument<'a, Kind>) -> Self {
+        argument.add_to(&mut self);
         self
+    }
+
+    /// Adds memory: its address, and how the kernel touches it.
+    pub(crate) fn touch(&mut self, address: CUdeviceptr, touch: Touch<'a>) {
+        self.push(address);
+        self.touches.push(touch);
     }
 
     /// Adds a value.
@@ -85,36 +99,32 @@ impl<'a> LaunchArgs<'a> {
         self
     }
 
-    /// Adds the address of a buffer that the kernel reads. The launch follows everything that used the buffer before, and
+    /// Adds the address of a buffer that the kernel reads (of device atomics: updates). The launch follows everything that used the buffer before, and
     /// later uses follow the launch. An empty buffer passes address 0.
     #[must_use]
     pub fn buffer<T: DeviceCopy>(mut self, buffer: &'a DeviceBuffer<T>) -> Self {
-        self.push(buffer.cu_deviceptr());
-        self.touches.push(buffer.touched(Mode::Read));
+        self.touch(buffer.cu_deviceptr(), buffer.touched(buffer.shared_mode()));
         self
     }
 
     /// Adds the address of a buffer that the kernel writes.
     #[must_use]
     pub fn buffer_mut<T: DeviceCopy>(mut self, buffer: &'a mut DeviceBuffer<T>) -> Self {
-        self.push(buffer.cu_deviceptr());
-        self.touches.push(buffer.touched_mut());
+        self.touch(buffer.cu_deviceptr(), buffer.touched_mut());
         self
     }
 
-    /// Adds the address of a view, or of any other device memory, that the kernel reads.
+    /// Adds the address of a view, or of any other device memory, that the kernel reads (of device atomics: updates).
     #[must_use]
     pub fn view<M: DeviceMemory + ?Sized>(mut self, memory: &'a M) -> Self {
-        self.push(memory.address());
-        self.touches.push(memory.touched(Mode::Read));
+        self.touch(memory.address(), memory.touched(memory.shared_mode()));
         self
     }
 
     /// Adds the address of an exclusive view, or of any other device memory, that the kernel writes.
     #[must_use]
     pub fn view_mut<M: DeviceMemoryMut + ?Sized>(mut self, memory: &'a mut M) -> Self {
-        self.push(memory.address());
-        self.touches.push(memory.touched_mut());
+        self.touch(memory.address(), memory.touched_mut());
         self
     }
 
@@ -122,8 +132,7 @@ impl<'a> LaunchArgs<'a> {
     /// do not wait for each other.
     #[must_use]
     pub fn accumulated<M: DeviceMemory + ?Sized>(mut self, memory: &'a M, scope: AtomicScope) -> Self {
-        self.push(memory.address());
-        self.touches.push(memory.touched(scope.mode(memory.element_bytes())));
+        self.touch(memory.address(), memory.touched(scope.mode(memory.element_bytes())));
         self
     }
 
@@ -206,5 +215,57 @@ mod tests {
         }
         let moved = args;
         assert!((0..300).all(|i| read::<u64>(&moved, i) == i as u64));
+    }
+
+    #[test]
+    fn the_inline_part_ends_at_256_bytes_and_sixteen_arguments() {
+        let mut args = LaunchArgs::new();
+        for i in 0..16u64 {
+            args.push([i, !i]);
+        }
+        assert!(!args.slots.spilled() && !args.places.spilled());
+        assert_eq!(args.used, 256);
+        args.push(7u8);
+        assert!(args.slots.spilled() && args.places.spilled());
+        // Padding after a spill is as before it.
+        args.push(1.5f64);
+        assert_eq!((read::<u8>(&args, 16), read::<f64>(&args, 17)), (7, 1.5));
+        assert!((0..16).all(|i| read::<[u64; 2]>(&args, i) == [i as u64, !(i as u64)]));
+    }
+
+    #[test]
+    fn large_and_over_aligned_values_are_stored_whole() {
+        #[derive(Clone, Copy, PartialEq, Debug)]
+        #[repr(C, align(256))]
+        struct Aligned([u32; 64]);
+        // SAFETY: integers without padding.
+        unsafe impl DeviceCopy for Aligned {}
+        let value = Aligned(core::array::from_fn(|i| i as u32));
+        let args = LaunchArgs::new().arg(1u8).arg(value).arg([9u32; 1000]);
+        assert_eq!(args.sizes().collect::<Vec<_>>(), [1, 256, 4000]);
+        let pointers = args.pointers();
+        // SAFETY: the test stored these there; the alignment is a slot's.
+        let (stored, large) =
+            unsafe { (pointers[1].cast::<[u32; 64]>().read(), pointers[2].cast::<[u32; 1000]>().read()) };
+        assert_eq!((stored, large), (value.0, [9; 1000]));
+    }
+
+    #[test]
+    fn boxed_values_are_given_back_as_what_they_are() {
+        let boxed = Box::new([3u64; 500]);
+        let at = boxed.as_ptr().addr();
+        let args = LaunchArgs::new().boxed(boxed).arg(2u32);
+        let moved = args;
+        assert_eq!(moved.pointers()[0].addr(), at);
+        assert_eq!(read::<[u64; 500]>(&moved, 0), [3; 500]);
+        assert_eq!(moved.sizes().collect::<Vec<_>>(), [4000, 4]);
+    }
+
+    #[test]
+    fn values_and_references_to_values_are_arguments() {
+        let n = 5u32;
+        let args = LaunchArgs::new().arg(n).arg(&n).arg(&2.5f32).arg(()).arg((1u8, 2u16));
+        assert_eq!(args.sizes().collect::<Vec<_>>(), [4, 4, 4, 0, 4]);
+        assert_eq!((read::<u32>(&args, 1), read::<f32>(&args, 2)), (5, 2.5));
     }
 }

@@ -1,8 +1,11 @@
 //! One allocation: address, size, identity, and the region that knows who uses it.
 
+use super::foreign::Lent;
+use super::mem_pool::{MemPool, PoolShare};
 use super::owner::Owner;
 use super::pool::{Source, rounded};
 use super::retired::Memory;
+use super::vmm::Mapped;
 use crate::context::{Lane, Work, add, sub};
 use crate::error::{Family, MemoryError};
 use crate::label::Label;
@@ -11,8 +14,8 @@ use crate::{Context, Stream};
 use simtile_driver::sys::{CUdeviceptr, CUresult};
 use simtile_driver::{LabelTarget, call};
 use simtile_hazard::{Access, Mode, Region};
-use simtile_sync::Arc;
 use simtile_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use simtile_sync::{Arc, Mutex};
 use std::sync::{OnceLock, Weak};
 
 /// Identity of an allocation: never reused, unlike its address.
@@ -40,6 +43,31 @@ pub(crate) enum Kind {
     Plain,
     /// Pinned host memory: kept for reuse.
     Pinned,
+    /// Managed memory: kept for reuse.
+    Managed,
+    /// Somebody else's: its owner is dropped.
+    Foreign,
+    /// Physical memory behind reserved addresses: unmapped.
+    Mapped,
+    /// The variables of a module, as one thing without an address: they go with the module.
+    Globals,
+}
+
+impl Kind {
+    /// Whether it counts as an allocation of ours in device memory.
+    fn is_counted(self) -> bool {
+        matches!(self, Self::Pooled | Self::Plain)
+    }
+}
+
+/// What an allocation holds beside its bytes.
+pub(crate) enum Keep {
+    /// Its share of a pool.
+    Pool(PoolShare),
+    /// Whose memory it is.
+    Foreign(#[allow(dead_code, reason = "held for its drop")] Lent),
+    /// The mappings.
+    Mapped(Mapped),
 }
 
 /// Device memory. Whoever can still reach it holds it as `Arc<Allocation>`; work in flight does not.
@@ -53,6 +81,10 @@ pub(crate) struct Allocation {
     kind: Kind,
     /// `None` for an allocation of no bytes, and once it is being dropped.
     region: Option<Region>,
+    /// Taken once it is being dropped.
+    keep: Option<Keep>,
+    /// Owners of imports that joined it.
+    also: Mutex<Vec<Lent>>,
     context: Arc<Context>,
     label: Label,
     /// Handles that can reach it.
@@ -67,21 +99,39 @@ pub(crate) struct Allocation {
 impl Allocation {
     /// Allocates, usable on `stream` at once; other streams follow it. 0 bytes make no driver call.
     pub(crate) fn allocate(stream: &Arc<Stream>, bytes: usize) -> Result<Owner, MemoryError> {
-        Self::make(stream, bytes).map(Owner::first)
+        Self::make(stream, bytes, None).map(Owner::first)
     }
 
-    fn make(stream: &Arc<Stream>, bytes: usize) -> Result<Arc<Self>, MemoryError> {
+    /// As [`Allocation::allocate`], from a pool of the stream's context.
+    pub(super) fn allocate_in(
+        stream: &Arc<Stream>,
+        bytes: usize,
+        pool: Option<&Arc<MemPool>>,
+    ) -> Result<Owner, MemoryError> {
+        Self::make(stream, bytes, pool).map(Owner::first)
+    }
+
+    fn make(
+        stream: &Arc<Stream>,
+        bytes: usize,
+        own: Option<&Arc<MemPool>>,
+    ) -> Result<Arc<Self>, MemoryError> {
         let context = stream.context().clone();
         if bytes == 0 {
             return Ok(Arc::new(Self::wrap(context, 0, 0, 0, Kind::Pooled, None)));
         }
         let size = rounded(bytes).ok_or(too_large(bytes))?;
+        let share = own.map(|pool| PoolShare::take(pool, size)).transpose()?;
         let region = context.tracker().region(bytes as u64);
         let on = || format!("{bytes} bytes on {stream}");
         context.usable().map_err(|error| MemoryError::from_call(error, on()))?;
         let mut failures = 0;
         loop {
-            let tried = match context.source().map_err(|error| MemoryError::from_call(error, on()))? {
+            let source = match own {
+                Some(pool) => pool.cu_pool().map_or(Source::Plain, Source::Pool),
+                None => context.source().map_err(|error| MemoryError::from_call(error, on()))?,
+            };
+            let tried = match source {
                 Source::Pool(pool) => {
                     let access = [Access::whole(&region, Mode::Write)];
                     let mut address = 0;
@@ -101,11 +151,13 @@ impl Allocation {
             };
             match tried {
                 Ok((address, kind)) => {
-                    let made = Arc::new(Self::wrap(context, address, bytes, size, kind, Some(region)));
+                    let mut made = Self::wrap(context, address, bytes, size, kind, Some(region));
+                    made.keep = share.map(Keep::Pool);
+                    let made = Arc::new(made);
                     made.context.shared().memory.live.add(&made);
                     return Ok(made);
                 }
-                Err(MemoryError::Driver { source, .. }) if source.is_missing_entry() => {
+                Err(MemoryError::Driver { source, .. }) if source.is_missing_entry() && own.is_none() => {
                     context.has_no_pools();
                 }
                 Err(MemoryError::Driver { source, .. })
@@ -129,6 +181,17 @@ impl Allocation {
         }
     }
 
+    /// The variables of a module: one byte stands for all of them.
+    pub(crate) fn globals(context: &Arc<Context>, module: &str) -> Arc<Self> {
+        let region = context.tracker().region(1);
+        let made = Self::wrap(context.clone(), 0, 1, 0, Kind::Globals, Some(region));
+        made.label.set(module);
+        let made = Arc::new(made);
+        // Nobody else has it yet.
+        let _ = made.this.set(Arc::downgrade(&made));
+        made
+    }
+
     pub(super) fn wrap(
         context: Arc<Context>,
         address: CUdeviceptr,
@@ -137,7 +200,7 @@ impl Allocation {
         kind: Kind,
         region: Option<Region>,
     ) -> Self {
-        if size > 0 && kind != Kind::Pinned {
+        if size > 0 && kind.is_counted() {
             add(&context.counters().live_allocations, 1);
             add(&context.counters().live_bytes, size as u64);
         }
@@ -148,12 +211,59 @@ impl Allocation {
             size,
             kind,
             region,
+            keep: None,
+            also: Mutex::default(),
             context,
             label: Label::default(),
             owners: AtomicUsize::new(0),
             slot: AtomicUsize::new(usize::MAX),
             made: simtile_sync::time::now(),
             this: OnceLock::new(),
+        }
+    }
+
+    /// Beside [`Allocation::wrap`].
+    pub(super) fn keeping(mut self, keep: Keep) -> Self {
+        self.keep = Some(keep);
+        self
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The pool that it came from, if that is a user's.
+    pub(crate) fn pool(&self) -> Option<&Arc<MemPool>> {
+        match &self.keep {
+            Some(Keep::Pool(share)) => share.pool(),
+            _ => None,
+        }
+    }
+
+    /// Whether a grant to the whole context covers it.
+    pub(crate) fn is_of_context(&self) -> bool {
+        matches!(self.kind, Kind::Pooled | Kind::Plain | Kind::Foreign) && self.pool().is_none()
+    }
+
+    /// Whether kernels of another device reach it, where that does not depend on the context's grants.
+    pub(crate) fn is_open_to(&self, device: crate::Device) -> Option<bool> {
+        match (self.kind, &self.keep) {
+            // One address everywhere.
+            (Kind::Pinned, _) => Some(true),
+            (Kind::Managed, _) => Some(super::managed::is_concurrent(device)),
+            (_, Some(Keep::Pool(share))) => {
+                Some(share.pool().is_some_and(|pool| pool.granted.lock().contains(&device)))
+            }
+            (_, Some(Keep::Mapped(mapped))) => Some(mapped.is_open_to(device)),
+            _ => None,
+        }
+    }
+
+    /// The mappings behind it.
+    pub(super) fn mapped(&self) -> Option<&Mapped> {
+        match &self.keep {
+            Some(Keep::Mapped(mapped)) => Some(mapped),
+            _ => None,
         }
     }
 
@@ -167,9 +277,19 @@ impl Allocation {
         self.address
     }
 
-    /// Bytes that were allocated.
+    /// Bytes that were allocated; of mappings, those that have memory behind them.
     pub(crate) fn size(&self) -> usize {
-        self.size
+        self.mapped().map_or(self.size, Mapped::num_bytes)
+    }
+
+    /// Bytes that may be used.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// One more owner that has to stay as long as the memory is used.
+    pub(super) fn also_holds(&self, owner: Lent) {
+        self.also.lock().push(owner);
     }
 
     /// When it was made.
@@ -228,24 +348,31 @@ impl Allocation {
     }
 
     pub(crate) fn name(&self) -> String {
-        self.label.describe("buffer", self.id.0)
+        match (self.kind, self.label.get()) {
+            (Kind::Globals, Some(module)) => format!("the variables of {module}"),
+            _ => self.label.describe("buffer", self.id.0),
+        }
     }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
         let Some(region) = self.region.take() else { return };
-        if crate::sys::is_forked() {
+        // A module is unloaded after all launches, and then its variables have no use either.
+        if crate::sys::is_forked() || self.kind == Kind::Globals {
             return;
         }
         let context = self.context.clone();
         context.shared().memory.live.remove(self.slot.load(Ordering::Relaxed));
-        if self.kind != Kind::Pinned {
+        if self.kind.is_counted() {
             sub(&context.counters().live_allocations, 1);
             sub(&context.counters().live_bytes, self.size as u64);
         }
         let label = core::mem::take(&mut self.label);
-        let memory = Memory::device(context.clone(), self.id.0, self.address, self.size, self.kind, label);
+        let (id, size) = (self.id.0, self.size());
+        let (keep, also) = (self.keep.take(), core::mem::take(&mut *self.also.lock()));
+        let memory =
+            Memory::device(context.clone(), id, self.address, size, self.kind, label).keeping(keep, also);
         if in_host_function() {
             let lanes = context.shared().lanes.clone();
             let job = move || {

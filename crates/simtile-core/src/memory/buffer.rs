@@ -1,17 +1,14 @@
 //! Typed device buffers.
 
 use super::part::Part;
-use super::sealed::{Memory, MemoryMut};
 use super::view::{ChunksMut, DeviceBufferView, DeviceBufferViewMut};
-use super::{Allocation, AllocationId, DeviceMemory, DeviceMemoryMut, MemoryLease, Owner};
+use super::{Allocation, AllocationId, MemPool, MemoryLease, Owner, typed_memory};
 use crate::error::MemoryError;
-use crate::stream::Touch;
 use crate::{Context, Stream};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
 use simtile_driver::sys::CUdeviceptr;
-use simtile_hazard::Mode;
 use simtile_sync::Arc;
 use simtile_types::DeviceCopy;
 
@@ -28,6 +25,8 @@ use simtile_types::DeviceCopy;
 /// ever.
 pub struct DeviceBuffer<T: DeviceCopy> {
     owner: Owner,
+    /// Byte of the allocation that the first element begins at: not 0 only for an import that joined a live allocation.
+    offset: usize,
     len: usize,
     marker: PhantomData<T>,
 }
@@ -41,25 +40,56 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// # Safety
     /// Every element is written by the device or the host before it is read.
     pub unsafe fn uninit(stream: &Arc<Stream>, len: usize) -> Result<Self, MemoryError> {
-        Self::new(stream, len)
+        Self::undefined(stream, None, len)
     }
 
-    fn new(stream: &Arc<Stream>, len: usize) -> Result<Self, MemoryError> {
+    /// A buffer whose content is undefined, from a pool or from the context.
+    pub(super) fn undefined(
+        stream: &Arc<Stream>,
+        pool: Option<&Arc<MemPool>>,
+        len: usize,
+    ) -> Result<Self, MemoryError> {
         let limit = isize::MAX as usize;
         let bytes = len
             .checked_mul(size_of::<T>())
             .filter(|&bytes| bytes <= limit)
             .ok_or(MemoryError::SizeOverflow { count: len, element_bytes: size_of::<T>(), limit })?;
-        Ok(Self { owner: Allocation::allocate(stream, bytes)?, len, marker: PhantomData })
+        Ok(Self::from_owner_at(Allocation::allocate_from(stream, pool, bytes)?, 0, len))
     }
 
-    /// The allocation has `len` elements.
-    pub(super) fn from_owner(owner: Owner, len: usize) -> Self {
-        Self { owner, len, marker: PhantomData }
+    pub(super) fn zeroed_from(
+        stream: &Arc<Stream>,
+        pool: Option<&Arc<MemPool>>,
+        len: usize,
+    ) -> Result<Self, MemoryError> {
+        let mut buffer = Self::undefined(stream, pool, len)?;
+        buffer.zero(stream)?;
+        Ok(buffer)
     }
 
-    pub(super) fn into_owner(self) -> Owner {
-        self.owner
+    pub(super) fn copied_from(
+        stream: &Arc<Stream>,
+        pool: Option<&Arc<MemPool>>,
+        source: &[T],
+    ) -> Result<Self, MemoryError> {
+        let buffer = Self::undefined(stream, pool, source.len())?;
+        buffer.part().upload(stream, source)?;
+        Ok(buffer)
+    }
+
+    /// The allocation has `len` elements from byte `offset` on.
+    pub(super) fn from_owner_at(owner: Owner, offset: usize, len: usize) -> Self {
+        Self { owner, offset, len, marker: PhantomData }
+    }
+
+    /// Handle, offset in bytes, length.
+    pub(super) fn into_parts(self) -> (Owner, usize, usize) {
+        (self.owner, self.offset, self.len)
+    }
+
+    /// One more handle of the same elements.
+    pub(super) fn another(&self) -> (Owner, usize, usize) {
+        (self.owner.clone(), self.offset, self.len)
     }
 
     pub(super) fn owner_mut(&mut self) -> &mut Owner {
@@ -71,9 +101,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// # Errors
     /// As [`DeviceBuffer::uninit`].
     pub fn zeroed(stream: &Arc<Stream>, len: usize) -> Result<Self, MemoryError> {
-        let mut buffer = Self::new(stream, len)?;
-        buffer.zero(stream)?;
-        Ok(buffer)
+        Self::zeroed_from(stream, None, len)
     }
 
     /// A buffer with the content of `source`, queued on `stream`. `source` is not touched after the call.
@@ -81,9 +109,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     /// # Errors
     /// As [`DeviceBuffer::uninit`].
     pub fn from_slice(stream: &Arc<Stream>, source: &[T]) -> Result<Self, MemoryError> {
-        let buffer = Self::new(stream, source.len())?;
-        buffer.part().upload(stream, source)?;
-        Ok(buffer)
+        Self::copied_from(stream, None, source)
     }
 
     /// The same as [`DeviceBuffer::from_slice`].
@@ -145,7 +171,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 
     #[inline]
     pub(crate) fn part(&self) -> Part<'_, T> {
-        Part::new(&self.owner, 0, self.len)
+        Part::new(&self.owner, self.offset, self.len)
     }
 
     /// Whether this is the only handle that can still reach the memory. Work in flight does not count.
@@ -328,28 +354,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
     }
 }
 
-impl<T: DeviceCopy> Memory for DeviceBuffer<T> {
-    fn touched(&self, mode: Mode) -> Touch<'_> {
-        self.part().access_of(mode)
-    }
-
-    fn element_bytes(&self) -> usize {
-        size_of::<T>()
-    }
-
-    fn address(&self) -> CUdeviceptr {
-        self.part().address()
-    }
-}
-
-impl<T: DeviceCopy> MemoryMut for DeviceBuffer<T> {
-    fn touched_mut(&mut self) -> Touch<'_> {
-        self.part().access_of(Mode::Write)
-    }
-}
-
-impl<T: DeviceCopy> DeviceMemory for DeviceBuffer<T> {}
-impl<T: DeviceCopy> DeviceMemoryMut for DeviceBuffer<T> {}
+typed_memory! { DeviceBuffer }
 
 impl<T: DeviceCopy> fmt::Debug for DeviceBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,6 +3,7 @@
 //! A cast between unrelated types needs, as in `bytemuck`, that no byte of the old type is uninitialised and that every
 //! pattern is a value of the new one; an exclusive cast needs both ways. Taking a buffer over as something else needs the
 //! only handle: otherwise somebody might still see it with its old type.
+#![allow(clippy::result_large_err, reason = "a refusal gives the handle back")]
 
 use super::buffer::DeviceBuffer;
 use super::part::Part;
@@ -55,8 +56,7 @@ impl<'a, T> Part<'a, T> {
     /// The same bytes as elements of another type.
     fn cast<U>(&self) -> Result<Part<'a, U>, MemoryError> {
         let (bytes, size, align) = (self.num_bytes(), size_of::<U>(), align_of::<U>());
-        // Allocations are aligned to 256 bytes.
-        let fits = self.offset.is_multiple_of(align) && align <= 256;
+        let fits = bytes == 0 || self.address().is_multiple_of(align as u64);
         let whole = if size == 0 { bytes == 0 } else { bytes.is_multiple_of(size) };
         if !fits || !whole {
             return Err(MemoryError::Cast {
@@ -206,7 +206,10 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         let fits = self.owner_mut().require_unique("a cast");
         let len = fits.and_then(|()| self.part().cast::<U>().map(|part| part.len));
         match len {
-            Ok(len) => Ok(DeviceBuffer::from_owner(self.into_owner(), len)),
+            Ok(len) => {
+                let (owner, offset, _) = self.into_parts();
+                Ok(DeviceBuffer::from_owner_at(owner, offset, len))
+            }
             Err(error) => Err(Refused { handle: self, error }),
         }
     }
@@ -234,8 +237,8 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         if let Err(error) = self.owner_mut().require_unique(what) {
             return Err(Refused { handle: self, error });
         }
-        let len = self.len();
-        Ok(DeviceBuffer::from_owner(self.into_owner(), len))
+        let (owner, offset, len) = self.into_parts();
+        Ok(DeviceBuffer::from_owner_at(owner, offset, len))
     }
 
     /// The memory without its type.
@@ -247,13 +250,16 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
             return Err(Refused { handle: self, error });
         }
         let bytes = self.num_bytes();
-        Ok(RawDeviceBuffer { owner: self.into_owner(), bytes })
+        let (owner, offset, _) = self.into_parts();
+        Ok(RawDeviceBuffer { owner, offset, bytes })
     }
 }
 
 /// Device memory without a type, with one owner.
 pub struct RawDeviceBuffer {
     owner: Owner,
+    /// First byte in the allocation.
+    offset: usize,
     bytes: usize,
 }
 
@@ -264,7 +270,12 @@ impl RawDeviceBuffer {
     /// As [`DeviceBuffer::zeroed`].
     pub fn zeroed(stream: &Arc<Stream>, bytes: usize) -> Result<Self, MemoryError> {
         let buffer = DeviceBuffer::<u8>::zeroed(stream, bytes)?;
-        Ok(Self { owner: buffer.into_owner(), bytes })
+        let (owner, offset, bytes) = buffer.into_parts();
+        Ok(Self { owner, offset, bytes })
+    }
+
+    pub(super) fn from_owner(owner: Owner, bytes: usize) -> Self {
+        Self { owner, offset: 0, bytes }
     }
 
     /// Bytes.
@@ -288,7 +299,7 @@ impl RawDeviceBuffer {
     }
 
     fn part(&self) -> Part<'_, u8> {
-        Part::new(&self.owner, 0, self.bytes)
+        Part::new(&self.owner, self.offset, self.bytes)
     }
 
     /// The bytes, shared.
@@ -308,7 +319,7 @@ impl RawDeviceBuffer {
     pub fn into_typed<T: DeviceCopy>(mut self) -> Result<DeviceBuffer<T>, Refused<Self>> {
         let fits = self.owner.require_unique("giving a type");
         match fits.and_then(|()| self.part().cast::<T>().map(|part| part.len)) {
-            Ok(len) => Ok(DeviceBuffer::from_owner(self.owner, len)),
+            Ok(len) => Ok(DeviceBuffer::from_owner_at(self.owner, self.offset, len)),
             Err(error) => Err(Refused { handle: self, error }),
         }
     }
@@ -321,6 +332,10 @@ impl Memory for RawDeviceBuffer {
 
     fn element_bytes(&self) -> usize {
         1
+    }
+
+    fn shared_mode(&self) -> Mode {
+        Mode::Read
     }
 
     fn address(&self) -> CUdeviceptr {

@@ -4,7 +4,14 @@ mod allocation;
 mod block;
 mod buffer;
 mod cast;
+mod export;
+mod foreign;
+mod growable;
+mod host;
 mod landing;
+mod managed;
+mod mem_pool;
+mod multicast;
 mod owner;
 mod part;
 mod pinned;
@@ -14,20 +21,30 @@ mod room;
 mod staging;
 mod strided;
 mod view;
+mod vmm;
 
 pub(crate) use allocation::Allocation;
 pub use allocation::AllocationId;
 pub use block::StagingBlock;
 pub use buffer::DeviceBuffer;
 pub use cast::{MemoryLease, RawDeviceBuffer, Refused};
+pub use export::Exported;
+pub use foreign::DeviceAllocation;
+pub use growable::GrowableBuffer;
+pub use host::{PinnedRead, PinnedWrite};
 pub use landing::HostLanding;
+pub use managed::{Advice, ManagedBuffer, Residence};
+pub(crate) use mem_pool::location;
+pub use mem_pool::{MemPool, MemPoolBuilder, PoolStats};
+pub use multicast::MulticastTeam;
 pub(crate) use owner::Owner;
 pub(crate) use part::{Part, Word, distinct};
-pub use pinned::{PinnedHostBuffer, PinnedRead, PinnedWrite};
-pub(crate) use retired::Memory;
+pub use pinned::PinnedHostBuffer;
+pub(crate) use retired::{Left, Memory};
 pub(crate) use staging::Place;
 pub use strided::{DeviceColumns, DeviceColumnsMut};
 pub use view::{ChunksMut, DeviceBufferView, DeviceBufferViewMut};
+pub use vmm::{AddressRange, PhysicalMemory, align_size};
 
 use crate::context::Shared;
 use simtile_driver::sys::CUstream;
@@ -48,6 +65,8 @@ pub(crate) mod sealed {
         /// What a submission is told.
         fn touched(&self, mode: Mode) -> Touch<'_>;
         fn element_bytes(&self) -> usize;
+        /// How a kernel touches it that is given a shared reference.
+        fn shared_mode(&self) -> Mode;
         fn address(&self) -> CUdeviceptr;
     }
 
@@ -56,16 +75,62 @@ pub(crate) mod sealed {
     }
 }
 
+/// How a kernel touches elements that it is given by a shared reference.
+pub(crate) fn shared_mode<T: simtile_types::DeviceCopy>() -> simtile_hazard::Mode {
+    if T::ACCUMULATES { crate::AtomicScope::Device.mode(size_of::<T>()) } else { simtile_hazard::Mode::Read }
+}
+
+/// What all typed memory has in common, made from its `part`.
+macro_rules! typed_memory {
+    ($($name:ident)*) => { $(
+        impl<T: simtile_types::DeviceCopy> $crate::memory::sealed::Memory for $name<T> {
+            fn touched(&self, mode: simtile_hazard::Mode) -> $crate::stream::Touch<'_> {
+                self.part().access_of(mode)
+            }
+
+            fn element_bytes(&self) -> usize {
+                size_of::<T>()
+            }
+
+            fn shared_mode(&self) -> simtile_hazard::Mode {
+                $crate::memory::shared_mode::<T>()
+            }
+
+            fn address(&self) -> simtile_driver::sys::CUdeviceptr {
+                self.part().address()
+            }
+        }
+
+        impl<T: simtile_types::DeviceCopy> $crate::memory::sealed::MemoryMut for $name<T> {
+            fn touched_mut(&mut self) -> $crate::stream::Touch<'_> {
+                self.part().access_of(simtile_hazard::Mode::Write)
+            }
+        }
+
+        impl<T: simtile_types::DeviceCopy> $crate::memory::DeviceMemory for $name<T> {}
+        impl<T: simtile_types::DeviceCopy> $crate::memory::DeviceMemoryMut for $name<T> {}
+    )* };
+}
+
+pub(crate) use typed_memory;
+
 /// What a context keeps for its memory.
 #[derive(Default)]
 pub(crate) struct ContextMemory {
     pool: Mutex<pool::Source>,
+    /// Pools that users made.
+    pub(crate) pools: Mutex<Vec<std::sync::Weak<MemPool>>>,
     parked: Mutex<Vec<pool::Parked>>,
     /// Memory that waited in the background is freed here.
     reclaim: Mutex<Option<CUstream>>,
     pub(crate) live: room::Live,
     oom_wait: room::OomWait,
+    /// Held while foreign memory is taken in.
+    pub(crate) importing: Mutex<()>,
+    /// Exports that came back from nobody knows where.
+    pub(crate) limbo: Mutex<Vec<Owner>>,
     pinned: pinned::PinnedBlocks,
+    managed: managed::ManagedBlocks,
     staging: staging::Staging,
 }
 
@@ -74,7 +139,9 @@ impl Shared {
     pub(crate) fn end_memory(&self) {
         self.end_parked();
         self.free_pinned();
+        self.free_managed();
         self.end_staging();
         self.end_reclaim_stream();
+        self.end_own_pool();
     }
 }

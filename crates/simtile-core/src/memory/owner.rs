@@ -27,6 +27,13 @@ impl Owner {
         Self(allocation)
     }
 
+    /// One more handle of a living allocation; `None` if its last one is gone.
+    pub(super) fn of_living(allocation: &Arc<Allocation>) -> Option<Self> {
+        let more = |handles: usize| (handles > 0).then_some(handles + 1);
+        let counted = allocation.owners().fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.is_ok().then(|| Self(allocation.clone()))
+    }
+
     /// How many handles there are.
     pub(crate) fn count(&mut self) -> usize {
         self.0.owners().load(Ordering::Acquire)

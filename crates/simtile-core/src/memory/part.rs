@@ -6,7 +6,7 @@ use super::Allocation;
 use super::staging::Place;
 use crate::Stream;
 use crate::error::{MemoryError, OnStream};
-use crate::stream::{Submission, SubmitBuilder, Touch};
+use crate::stream::{Reach, Submission, SubmitBuilder, Touch};
 use core::marker::PhantomData;
 use core::ops::Range;
 use simtile_driver::call;
@@ -101,9 +101,9 @@ impl<'a, T> Part<'a, T> {
         Err(MemoryError::LengthMismatch { buffer: self.allocation.name(), argument, expected, actual })
     }
 
-    pub(crate) fn same_context(&self, stream: &Stream) -> Result<(), MemoryError> {
-        let context = self.allocation.context();
-        stream.same_context(context, || self.allocation.name()).map_err(MemoryError::from_stream)
+    /// Host values reach memory of any context of the stream's driver.
+    fn same_driver(&self, stream: &Stream) -> Result<(), MemoryError> {
+        stream.reaches(&self.access_of(Mode::Read), Reach::Local).map_err(MemoryError::from_stream)
     }
 }
 
@@ -120,14 +120,14 @@ impl<T: DeviceCopy> Part<'_, T> {
     /// Queues a copy of host values over the part, which has their number of elements.
     pub(crate) fn upload(&self, stream: &Arc<Stream>, source: &[T]) -> Result<(), MemoryError> {
         self.same_len("source", self.len, source.len())?;
-        self.same_context(stream)?;
+        self.same_driver(stream)?;
         // SAFETY: the slice is readable; the part is inside its allocation and has as many bytes.
         unsafe { stream.upload(&self.place(), source.as_ptr().cast(), size_of_val(source)) }
     }
 
     /// Waits for the content and gives it. `first` is the number of the first element in errors.
     pub(crate) fn download(&self, stream: &Arc<Stream>, first: usize) -> Result<Vec<T>, MemoryError> {
-        self.same_context(stream)?;
+        self.same_driver(stream)?;
         let count = self.len;
         let mut values: Vec<T> = Vec::new();
         values.try_reserve_exact(count).map_err(|_| MemoryError::SizeOverflow {
@@ -170,7 +170,16 @@ impl<T: DeviceCopy> Part<'_, T> {
         let (to, from, bytes) = (self.address(), source.address(), self.num_bytes());
         let builder = builder.touch(source.access_of(Mode::Read)).touch(self.access_of(Mode::Write));
         let on = || format!("copy of {} to {}", source.allocation.name(), self.allocation.name());
-        builder.run(bytes > 0, on, |driver, raw| {
+        let (theirs, ours) = (source.allocation.context(), self.allocation.context());
+        if **theirs != **ours {
+            // Named so, contexts reach each other's memory without a grant.
+            let (theirs, ours) = (theirs.cu_ctx(), ours.cu_ctx());
+            return builder.reach(Reach::Copy).run(bytes > 0, on, |driver, raw| {
+                // SAFETY: both ranges are inside their allocations, and the contexts are theirs.
+                unsafe { call!(driver, cuMemcpyPeerAsync(to, ours, from, theirs, bytes, raw)) }
+            });
+        }
+        builder.reach(Reach::Local).run(bytes > 0, on, |driver, raw| {
             // SAFETY: both ranges are inside their allocations. They do not overlap: the tracker refuses that.
             unsafe { call!(driver, cuMemcpyDtoDAsync(to, from, bytes, raw)) }
         })
@@ -188,6 +197,7 @@ impl<T: DeviceCopy> Part<'_, T> {
         let stream = builder.stream().clone();
         let pattern = vec![value; first];
         let start = self.slice(0..first)?;
+        let builder = builder.reach(Reach::Local);
         builder.check::<MemoryError>(&[start.access_of(Mode::Write)])?;
         start.upload(&stream, &pattern)?;
         let mut filled = first;
@@ -218,7 +228,7 @@ impl<T: DeviceCopy> Part<'_, T> {
     ) -> Result<Submission, MemoryError> {
         let (address, bytes) = (self.address(), self.num_bytes());
         let on = || format!("fill of {}", self.allocation.name());
-        builder.touch(self.access_of(Mode::Write)).run(bytes > 0, on, |driver, raw| {
+        builder.touch(self.access_of(Mode::Write)).reach(Reach::Local).run(bytes > 0, on, |driver, raw| {
             // SAFETY: the part has these bytes.
             unsafe {
                 match word {

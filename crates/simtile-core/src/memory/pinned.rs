@@ -8,20 +8,17 @@
 //! context's end.
 
 use super::allocation::Kind;
-use super::part::{Part, distinct};
-use super::sealed::{Memory, MemoryMut};
+use super::part::Part;
 use super::view::{DeviceBufferView, DeviceBufferViewMut};
-use super::{Allocation, AllocationId, DeviceMemory, DeviceMemoryMut, Owner};
-use crate::context::{Shared, SubmitError, add, relaxed, sub};
-use crate::error::{MemoryError, On, OnStream, StreamError};
-use crate::stream::{Submission, Touch};
+use super::{Allocation, AllocationId, Owner, PinnedRead, PinnedWrite, typed_memory};
+use crate::context::{Shared, add, relaxed, sub};
+use crate::error::{MemoryError, On};
+use crate::stream::{Reach, Submission};
 use crate::{Context, Stream};
 use core::fmt;
 use core::marker::PhantomData;
-use core::ops::{Deref, DerefMut};
-use simtile_driver::sys::CUdeviceptr;
 use simtile_driver::{Driver, call};
-use simtile_hazard::{Access, Busy, HostBusy, HostClaim, Mode};
+use simtile_hazard::Mode;
 use simtile_sync::{Arc, Mutex};
 use simtile_types::DeviceCopy;
 use std::collections::BTreeMap;
@@ -41,32 +38,6 @@ pub struct PinnedHostBuffer<T: DeviceCopy> {
     owner: Owner,
     len: usize,
     marker: PhantomData<T>,
-}
-
-/// The values of a [`PinnedHostBuffer`], to be read. No work that writes them runs meanwhile.
-pub struct PinnedRead<'a, T: DeviceCopy> {
-    values: &'a [T],
-    claim: Claim<'a>,
-}
-
-/// The values of a [`PinnedHostBuffer`], to be written. No work that uses them runs meanwhile.
-pub struct PinnedWrite<'a, T: DeviceCopy> {
-    values: &'a mut [T],
-    claim: Claim<'a>,
-}
-
-/// Given back when the guard ends; a forgotten guard keeps it.
-struct Claim<'a> {
-    allocation: &'a Allocation,
-    claim: Option<HostClaim>,
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        if let (Some(claim), Some(region)) = (self.claim.take(), self.allocation.region()) {
-            self.allocation.context().tracker().host_release(region, claim);
-        }
-    }
 }
 
 impl<T: DeviceCopy> PinnedHostBuffer<T> {
@@ -102,11 +73,7 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
     }
 
     fn pointer(&self) -> *mut T {
-        match self.part().num_bytes() {
-            0 => core::ptr::NonNull::dangling().as_ptr(),
-            // Pinned memory has one address on both sides.
-            _ => core::ptr::with_exposed_provenance_mut(self.owner.address() as usize),
-        }
+        self.part().host_pointer()
     }
 
     fn part(&self) -> Part<'_, T> {
@@ -144,8 +111,8 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
     /// [`StreamError::Conflict`] if a writing guard was forgotten, [`MemoryError::InvalidElement`] if the device wrote bytes
     /// that are no value, or the driver's, also the failure of the work.
     pub fn read(&self) -> Result<PinnedRead<'_, T>, MemoryError> {
-        let claim = self.claim(Mode::Read, true)?;
-        self.guard(claim)
+        // SAFETY: the block was zeroed when it was made.
+        unsafe { PinnedRead::new(self.part(), true) }
     }
 
     /// As [`PinnedHostBuffer::read`], but refuses where that would wait.
@@ -153,8 +120,8 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
     /// # Errors
     /// [`StreamError::Conflict`] if work that writes the values is in flight, else as [`PinnedHostBuffer::read`].
     pub fn try_read(&self) -> Result<PinnedRead<'_, T>, MemoryError> {
-        let claim = self.claim(Mode::Read, false)?;
-        self.guard(claim)
+        // SAFETY: the block was zeroed when it was made.
+        unsafe { PinnedRead::new(self.part(), false) }
     }
 
     /// Waits for all work that uses the values, then gives them.
@@ -162,8 +129,8 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
     /// # Errors
     /// As [`PinnedHostBuffer::read`].
     pub fn write(&mut self) -> Result<PinnedWrite<'_, T>, MemoryError> {
-        let claim = self.claim(Mode::Write, true)?;
-        self.guard_mut(claim)
+        // SAFETY: the block was zeroed when it was made, and the buffer is borrowed exclusively.
+        unsafe { PinnedWrite::new(self.part(), true) }
     }
 
     /// As [`PinnedHostBuffer::write`], but refuses where that would wait.
@@ -171,90 +138,8 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
     /// # Errors
     /// As [`PinnedHostBuffer::try_read`].
     pub fn try_write(&mut self) -> Result<PinnedWrite<'_, T>, MemoryError> {
-        let claim = self.claim(Mode::Write, false)?;
-        self.guard_mut(claim)
-    }
-
-    fn claim(&self, mode: Mode, patient: bool) -> Result<Claim<'_>, MemoryError> {
-        let allocation: &Allocation = &self.owner;
-        let Some(region) = allocation.region() else { return Ok(Claim { allocation, claim: None }) };
-        let context = allocation.context();
-        context.usable().on::<MemoryError>(|| allocation.name())?;
-        let access = Access::whole(region, mode);
-        let claim = if patient {
-            context.tracker().host(&access)
-        } else {
-            loop {
-                match context.tracker().try_host(&access) {
-                    Ok(claim) => break Ok(claim),
-                    // Somebody is between two steps of a submission.
-                    Err(HostBusy::Refused(SubmitError::Busy(Busy::Region))) => {
-                        simtile_sync::thread::yield_now()
-                    }
-                    Err(HostBusy::Refused(error)) => break Err(error),
-                    Err(HostBusy::Pending(stamps)) => {
-                        // It may have finished without anybody having looked.
-                        let tracker = context.tracker();
-                        let busy = stamps.iter().find(|&&stamp| match tracker.settle(stamp) {
-                            simtile_hazard::Settled::Complete => false,
-                            simtile_hazard::Settled::Pending(event) => {
-                                !tracker.query(&event).unwrap_or(false)
-                            }
-                            _ => true,
-                        });
-                        let Some(busy) = busy else { continue };
-                        let user = context.shared().names.of(busy.axis);
-                        let what = format!("{user} uses {}", allocation.name());
-                        let error = StreamError::Conflict { stream: "the host".into(), what, host: false };
-                        return Err(MemoryError::Stream(error));
-                    }
-                }
-            }
-        };
-        match claim {
-            Ok(claim) => Ok(Claim { allocation, claim: Some(claim) }),
-            Err(SubmitError::Driver { error, .. }) => Err(error).on(|| allocation.name()),
-            Err(SubmitError::Conflict(conflict)) => {
-                let what = format!("a guard of {} was forgotten", allocation.name());
-                let error = StreamError::Conflict { stream: "the host".into(), what, host: conflict.host() };
-                Err(MemoryError::Stream(error))
-            }
-            Err(SubmitError::Failed { axis }) => {
-                context.usable().on::<MemoryError>(|| allocation.name())?;
-                let leader = context.shared().names.of(axis);
-                Err(MemoryError::from_stream(StreamError::Failed { stream: "the host".into(), leader }))
-            }
-            Err(other) => {
-                let (stream, what) = ("the host".into(), other.to_string());
-                Err(MemoryError::from_stream(StreamError::Refused { stream, what }))
-            }
-        }
-    }
-
-    fn check_values(&self) -> Result<(), MemoryError> {
-        for index in 0..distinct::<T>(self.len) {
-            // SAFETY: all elements are inside the block, which was zeroed when it was made.
-            if !unsafe { T::is_valid(self.pointer().add(index)) } {
-                let (buffer, type_name) = (self.owner.name(), core::any::type_name::<T>());
-                return Err(MemoryError::InvalidElement { buffer, index, type_name });
-            }
-        }
-        Ok(())
-    }
-
-    fn guard<'a>(&'a self, claim: Claim<'a>) -> Result<PinnedRead<'a, T>, MemoryError> {
-        self.check_values()?;
-        // SAFETY: the values are valid, and no work writes them while the claim is held.
-        let values = unsafe { core::slice::from_raw_parts(self.pointer(), self.len) };
-        Ok(PinnedRead { values, claim })
-    }
-
-    fn guard_mut<'a>(&'a self, claim: Claim<'a>) -> Result<PinnedWrite<'a, T>, MemoryError> {
-        self.check_values()?;
-        // SAFETY: the values are valid, no work uses them while the claim is held, and the caller borrowed the buffer
-        // exclusively.
-        let values = unsafe { core::slice::from_raw_parts_mut(self.pointer(), self.len) };
-        Ok(PinnedWrite { values, claim })
+        // SAFETY: the block was zeroed when it was made, and the buffer is borrowed exclusively.
+        unsafe { PinnedWrite::new(self.part(), false) }
     }
 
     /// Queues a copy of these values to device memory of as many elements.
@@ -282,8 +167,9 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
         target.same_len("source", target.len, source.len)?;
         let (to, bytes, host) = (target.address(), target.num_bytes(), self.pointer());
         let on = || format!("copy of {} to {}", source.allocation.name(), target.allocation.name());
+        let reach = beside(builder.stream(), target.allocation);
         let builder = builder.touch(source.access_of(Mode::Read)).touch(target.access_of(Mode::Write));
-        builder.run(bytes > 0, on, |driver, raw| {
+        builder.reach(reach).run(bytes > 0, on, |driver, raw| {
             // SAFETY: both sides have these bytes, and the tracker keeps both until the copy has finished.
             unsafe { call!(driver, cuMemcpyHtoDAsync(to, host.cast(), bytes, raw)) }
         })
@@ -307,57 +193,14 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
         let on = || format!("copy of {} to {}", source.allocation.name(), target.allocation.name());
         let builder =
             stream.submit().touch(source.access_of(Mode::Read)).touch(target.access_of(Mode::Write));
-        builder.run(bytes > 0, on, |driver, raw| {
+        builder.reach(beside(stream, source.allocation)).run(bytes > 0, on, |driver, raw| {
             // SAFETY: as above.
             unsafe { call!(driver, cuMemcpyDtoHAsync(host.cast(), from, bytes, raw)) }
         })
     }
 }
 
-impl<T: DeviceCopy> Deref for PinnedRead<'_, T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        self.values
-    }
-}
-
-impl<T: DeviceCopy> Deref for PinnedWrite<'_, T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        self.values
-    }
-}
-
-impl<T: DeviceCopy> DerefMut for PinnedWrite<'_, T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        self.values
-    }
-}
-
-impl<T: DeviceCopy> Memory for PinnedHostBuffer<T> {
-    fn touched(&self, mode: Mode) -> Touch<'_> {
-        self.part().access_of(mode)
-    }
-
-    fn element_bytes(&self) -> usize {
-        size_of::<T>()
-    }
-
-    fn address(&self) -> CUdeviceptr {
-        self.part().address()
-    }
-}
-
-impl<T: DeviceCopy> MemoryMut for PinnedHostBuffer<T> {
-    fn touched_mut(&mut self) -> Touch<'_> {
-        self.part().access_of(Mode::Write)
-    }
-}
-
-impl<T: DeviceCopy> DeviceMemory for PinnedHostBuffer<T> {}
-impl<T: DeviceCopy> DeviceMemoryMut for PinnedHostBuffer<T> {}
+typed_memory! { PinnedHostBuffer }
 
 impl<T: DeviceCopy> fmt::Debug for PinnedHostBuffer<T> {
     /// Without the values: work may be writing them.
@@ -367,16 +210,10 @@ impl<T: DeviceCopy> fmt::Debug for PinnedHostBuffer<T> {
     }
 }
 
-impl<T: DeviceCopy> fmt::Debug for PinnedRead<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PinnedRead({})", self.claim.allocation.name())
-    }
-}
-
-impl<T: DeviceCopy> fmt::Debug for PinnedWrite<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PinnedWrite({})", self.claim.allocation.name())
-    }
+/// Where a copy between the host and this memory runs: in the memory's context, because an H200 refuses pool memory with another
+/// device's context current. Pinned memory has one address in all.
+fn beside(stream: &Stream, memory: &Allocation) -> Reach {
+    if **stream.context() == **memory.context() { Reach::Copy } else { Reach::Local }
 }
 
 impl Allocation {

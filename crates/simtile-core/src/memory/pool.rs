@@ -1,8 +1,9 @@
 //! Where device memory comes from and goes to.
 //!
-//! With pools: stream-ordered allocation from the device's default pool, whose release threshold is raised once, so
-//! that memory is not given back to the system at each synchronisation, and which may not hand memory out behind waits of its
-//! own: nobody would know of them. Allocation and free never wait.
+//! With pools: stream-ordered allocation from a pool of the context's own, beside the device's default pool, which belongs to
+//! everybody in the process. Its release threshold is as high as can be, so that memory is not given back to the system at each
+//! synchronisation, and it may not hand memory out behind waits of its own: nobody would know of them.
+//! Allocation and free never wait.
 //!
 //! Without: `cuMemAlloc`. Its free waits for all streams of the context and stops every launch meanwhile, so a dropped
 //! block is *parked* once its last use has finished: reused for a request of the same size, and really
@@ -60,9 +61,26 @@ impl Context {
         if !matches!(source, Source::Unknown) {
             return Ok(source);
         }
+        // Made with nothing locked: another thread may be as far at the same time, and then one of both pools goes.
         let found = self.find_source()?;
-        *self.shared().memory.pool.lock() = found;
-        Ok(found)
+        let mut known = self.shared().memory.pool.lock();
+        if matches!(*known, Source::Unknown) {
+            *known = found;
+            return Ok(found);
+        }
+        let known = *known;
+        if let Source::Pool(pool) = found {
+            self.shared().end_pool(pool);
+        }
+        Ok(known)
+    }
+
+    /// The context's own pool, made if need be; `None` where there are none.
+    pub(crate) fn own_pool(&self) -> Result<Option<CUmemoryPool>, CallError> {
+        Ok(match self.source()? {
+            Source::Pool(pool) => Some(pool),
+            _ => None,
+        })
     }
 
     /// A driver that says it has pools and then lacks an entry has none.
@@ -71,32 +89,7 @@ impl Context {
     }
 
     fn find_source(&self) -> Result<Source, CallError> {
-        let device = self.device();
-        let supported = device.raw_attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED);
-        if supported.map_err(|error| self.note(error))? <= 0 {
-            return Ok(Source::Plain);
-        }
-        let found = self.with_current(|driver| {
-            let mut pool = CUmemoryPool::NULL;
-            let mut threshold = u64::MAX;
-            let mut never = 0i32;
-            // SAFETY: the out-pointer is valid for the call; the attributes take a u64 and an int.
-            unsafe {
-                call!(driver, cuDeviceGetDefaultMemPool(&mut pool, device.cu_device()))?;
-                let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-                let value = (&raw mut threshold).cast();
-                call!(driver, cuMemPoolSetAttribute(pool, attribute, value))?;
-                let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
-                let value = (&raw mut never).cast();
-                call!(driver, cuMemPoolSetAttribute(pool, attribute, value))?;
-            }
-            Ok(pool)
-        });
-        match found {
-            Ok(pool) => Ok(Source::Pool(pool)),
-            Err(CallError::Driver(error)) if error.is_missing_entry() => Ok(Source::Plain),
-            Err(error) => Err(error),
-        }
+        Ok(self.make_pool(u64::MAX)?.map_or(Source::Plain, Source::Pool))
     }
 
     /// A parked block of this size.
@@ -129,7 +122,7 @@ impl Context {
         Ok(stream)
     }
 
-    /// Gives back what is kept for reuse: memory of the device's default pool that nobody uses, parked blocks, pinned blocks.
+    /// Gives back what is kept for reuse: memory of the pools made here that nobody uses, parked blocks, pinned and managed blocks.
     ///
     /// Waits for the device, and stops launches of other threads meanwhile: that is what the driver does.
     ///
@@ -139,16 +132,25 @@ impl Context {
         self.shared().lanes.collect();
         self.usable().on::<ContextError>(|| self.to_string())?;
         self.shared().free_pinned();
-        match self.source().on(|| self.to_string())? {
-            // SAFETY: the pool is the device's own and lives as long as the device.
-            Source::Pool(pool) => self
-                .with_current(|driver| unsafe { call!(driver, cuMemPoolTrimTo(pool, 0)) })
-                .on(|| format!("{self}, trim")),
-            _ => {
-                self.shared().free_parked();
-                Ok(())
-            }
+        self.shared().free_managed();
+        self.shared().free_parked();
+        self.trim_pools().on(|| format!("{self}, trim"))
+    }
+
+    /// Gives back to the system what the pools of this context keep for reuse. Never waits.
+    pub(super) fn trim_pools(&self) -> Result<(), CallError> {
+        let own = *self.shared().memory.pool.lock();
+        if let Source::Pool(pool) = own {
+            // SAFETY: the pool is the context's own and ends with it.
+            self.link().relaxed(|driver| unsafe { call!(driver, cuMemPoolTrimTo(pool, 0)) })?;
         }
+        let pools: Vec<_> = {
+            let mut pools = self.shared().memory.pools.lock();
+            pools.retain(|pool| pool.strong_count() > 0);
+            pools.iter().filter_map(std::sync::Weak::upgrade).collect()
+        };
+        // The last handle of a pool may be dropped here: with nothing locked.
+        pools.iter().try_for_each(|pool| pool.trim_now(0))
     }
 }
 
@@ -170,6 +172,23 @@ impl Shared {
             }
         }
         freed
+    }
+
+    /// Ends a pool of our own. What is still being freed keeps it alive in the driver.
+    fn end_pool(&self, pool: CUmemoryPool) {
+        // SAFETY: the pool is ours, and nothing is allocated from it after this.
+        let call =
+            |driver: Driver| relaxed(driver, |driver| unsafe { call!(driver, cuMemPoolDestroy(pool)) });
+        if !self.link.finish(|| "destroying the context's pool".into(), call) && self.link.usable().is_ok() {
+            add(&self.link.counters.failed_destroys, 1);
+        }
+    }
+
+    pub(super) fn end_own_pool(&self) {
+        let source = core::mem::take(&mut *self.memory.pool.lock());
+        if let Source::Pool(pool) = source {
+            self.end_pool(pool);
+        }
     }
 
     pub(super) fn end_parked(&self) {

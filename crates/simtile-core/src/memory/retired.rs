@@ -1,6 +1,7 @@
 //! What is given back when its last use has finished: device memory, modules.
 
-use super::allocation::Kind;
+use super::allocation::{Keep, Kind};
+use super::foreign::Lent;
 use super::pool::Parked;
 use crate::Context;
 use crate::context::{Lane, Link, Tracker, Work, add, sub};
@@ -19,9 +20,51 @@ pub(crate) struct Memory {
     waiting: bool,
 }
 
+/// What an allocation held beside its bytes.
+#[derive(Default)]
+struct Held {
+    keep: Option<Keep>,
+    /// Owners of imports that joined it.
+    also: Vec<Lent>,
+}
+
+impl Held {
+    fn is_work(&self) -> bool {
+        !self.also.is_empty() || matches!(self.keep, Some(Keep::Foreign(_) | Keep::Mapped(_)))
+    }
+}
+
+/// What is left of memory that was given back. Dropping it runs the owner's destructor, which may be a user's, ends the
+/// mappings, and may end the pool or the context.
+pub(crate) struct Left {
+    held: Held,
+    context: Arc<Context>,
+}
+
+impl Left {
+    /// Whether dropping it is work of its lane.
+    pub(crate) fn is_work(&self) -> bool {
+        self.held.is_work()
+    }
+
+    /// Drops it where locks are held: what would end with it ends in the background.
+    fn drop_under_locks(self) {
+        let Self { held, context } = self;
+        let lanes = context.shared().lanes.clone();
+        let pool = match held.keep {
+            Some(Keep::Pool(share)) => share.release(),
+            _ => None,
+        };
+        let context = Arc::into_inner(context);
+        if pool.is_some() || context.is_some() {
+            lanes.push(Lane::Memory, Work::Job(Box::new(move || drop((pool, context)))));
+        }
+    }
+}
+
 enum What {
     /// An allocation.
-    Device { id: u64, address: CUdeviceptr, bytes: usize, kind: Kind, label: Label },
+    Device { id: u64, address: CUdeviceptr, bytes: usize, kind: Kind, label: Label, held: Held },
     /// A loaded module.
     Module { raw: CUmodule, name: String },
 }
@@ -35,7 +78,19 @@ impl Memory {
         kind: Kind,
         label: Label,
     ) -> Self {
-        Self { context, what: What::Device { id, address, bytes, kind, label }, waiting: false }
+        Self {
+            context,
+            what: What::Device { id, address, bytes, kind, label, held: Held::default() },
+            waiting: false,
+        }
+    }
+
+    /// With what the allocation held.
+    pub(super) fn keeping(mut self, keep: Option<Keep>, also: Vec<Lent>) -> Self {
+        if let What::Device { held, .. } = &mut self.what {
+            *held = Held { keep, also };
+        }
+        self
     }
 
     pub(crate) fn module(context: Arc<Context>, raw: CUmodule, name: String) -> Self {
@@ -51,7 +106,10 @@ impl Memory {
     }
 
     pub(crate) fn lane(&self) -> Lane {
-        match self.what {
+        match &self.what {
+            What::Device { kind: Kind::Foreign, .. } => Lane::Foreign,
+            What::Device { held, .. } if !held.also.is_empty() => Lane::Foreign,
+            What::Device { kind: Kind::Mapped, .. } => Lane::Mapped,
             What::Device { .. } => Lane::Memory,
             What::Module { .. } => Lane::Module,
         }
@@ -73,7 +131,7 @@ impl Memory {
 
     /// Whether giving it back makes no driver call.
     pub(crate) fn is_parked_when_free(&self) -> bool {
-        matches!(self.what, What::Device { kind: Kind::Plain | Kind::Pinned, .. })
+        matches!(self.what, What::Device { kind: Kind::Plain | Kind::Pinned | Kind::Managed, .. })
     }
 
     /// From here on it waits in the background.
@@ -90,8 +148,13 @@ impl Memory {
     }
 
     /// Frees it in the order of a stream of ours. It comes back if that is not possible.
+    #[allow(clippy::result_large_err, reason = "it comes back to be kept")]
     pub(crate) fn free_on(mut self, link: &Link, stream: CUstream) -> Result<(), Self> {
-        let What::Device { address, kind: Kind::Pooled, .. } = self.what else { return Err(self) };
+        let What::Device { address, kind: Kind::Pooled, ref held, .. } = self.what else { return Err(self) };
+        if !held.also.is_empty() {
+            // Those owners go when the last use has finished, not when that is queued.
+            return Err(self);
+        }
         // SAFETY: the allocation came from a pool and its owner is gone; all its uses are queued before.
         let freed = link.relaxed_handles(|driver| unsafe { call!(driver, cuMemFreeAsync(address, stream)) });
         match freed {
@@ -100,16 +163,21 @@ impl Memory {
             Ok(()) => {}
         }
         self.waits_no_more();
-        if Arc::strong_count(&self.context) == 1 {
-            // The last handle of its context may not go with a stream locked.
-            let lanes = self.context.shared().lanes.clone();
-            lanes.push(Lane::Memory, Work::Job(Box::new(move || drop(self.context))));
-        }
+        self.left().drop_under_locks();
         Ok(())
     }
 
-    /// Gives it back: all its uses have finished. The handle of the context is left to be dropped with nothing held.
-    pub(crate) fn give_back(mut self) -> Arc<Context> {
+    /// What is left of it: to be dropped with nothing held.
+    fn left(self) -> Left {
+        let held = match self.what {
+            What::Device { held, .. } => held,
+            What::Module { .. } => Held::default(),
+        };
+        Left { held, context: self.context }
+    }
+
+    /// Gives it back: all its uses have finished.
+    pub(crate) fn give_back(mut self) -> Left {
         self.waits_no_more();
         let given = match &self.what {
             What::Device { address, kind: Kind::Pooled, .. } => {
@@ -124,6 +192,12 @@ impl Memory {
                 self.context.shared().keep_pinned(*address as usize, *bytes);
                 Ok(())
             }
+            What::Device { address, bytes, kind: Kind::Managed, .. } => {
+                self.context.shared().keep_managed(*address, *bytes);
+                Ok(())
+            }
+            // What is left does it.
+            What::Device { kind: Kind::Foreign | Kind::Mapped | Kind::Globals, .. } => Ok(()),
             What::Device { address, bytes, .. } => {
                 self.context.park(Parked { address: *address, bytes: *bytes });
                 Ok(())
@@ -141,22 +215,23 @@ impl Memory {
             Ok(()) => {}
             Err(error) => self.failed(error),
         }
-        self.context
+        self.left()
     }
 
     /// Keeps it for ever: a stream that used it failed.
-    pub(crate) fn give_up(self) -> Arc<Context> {
+    pub(crate) fn give_up(self) -> Left {
         self.keep(Quarantine::FailedAxis)
     }
 
     /// Keeps it for ever, counted and told once.
-    pub(crate) fn keep(mut self, why: Quarantine) -> Arc<Context> {
+    pub(crate) fn keep(mut self, why: Quarantine) -> Left {
         self.waits_no_more();
+        self.forget_owner();
         if let Err(error) = self.context.link().usable()
             && !matches!(error, CallError::InHostFunction)
         {
             self.failed(error);
-            return self.context;
+            return self.left();
         }
         let counters = self.context.counters();
         if let What::Device { bytes, .. } = self.what {
@@ -170,7 +245,16 @@ impl Memory {
         };
         let error = DriverError::new(Entry::cuMemFreeAsync, CUresult::CUDA_ERROR_NOT_PERMITTED);
         counters.push_error(format!("{} is kept for ever: {reason}", self.name()), error);
-        self.context
+        self.left()
+    }
+
+    /// What is kept for ever keeps its owner, or its mappings: they are what the memory lives by.
+    fn forget_owner(&mut self) {
+        if let What::Device { held, .. } = &mut self.what
+            && held.is_work()
+        {
+            core::mem::forget(core::mem::take(held));
+        }
     }
 
     /// A failed free: counted always, kept as an error where nobody has been told yet.
@@ -190,7 +274,7 @@ impl Memory {
             }
             CallError::Lost(_) if is_device => leak(),
             CallError::Lost(_) => {}
-            CallError::InHostFunction => {
+            CallError::InHostFunction | CallError::HostHolds => {
                 leak();
                 let error = DriverError::new(Entry::cuMemFreeAsync, CUresult::CUDA_ERROR_NOT_PERMITTED);
                 counters.push_error(format!("drop of {} inside a host function", self.name()), error);

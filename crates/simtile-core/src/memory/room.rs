@@ -86,10 +86,21 @@ impl Context {
         self.shared().memory.oom_wait.0.store(nanos.saturating_add(1), Ordering::Relaxed);
     }
 
+    /// Whether a stamp's work is known to have finished, asking the driver if need be. A failure counts as unfinished.
+    pub(crate) fn has_settled(&self, stamp: simtile_hazard::Stamp) -> bool {
+        match self.tracker().settle(stamp) {
+            Settled::Complete => true,
+            Settled::Pending(event) => self.tracker().query(&event).unwrap_or(false),
+            Settled::Unsealed | Settled::Failed => false,
+        }
+    }
+
     /// Gives back what nothing uses any more.
     pub(super) fn give_back_what_has_finished(&self) {
         self.shared().lanes.collect();
         self.shared().free_parked();
+        // What other pools keep for reuse is in the way of this allocation. A failure shows in the next attempt.
+        let _ = self.trim_pools();
     }
 
     /// Waits for what is still running, at most [`Context::oom_wait`], holding nothing. Whether anything has finished.

@@ -10,12 +10,12 @@
 use super::Allocation;
 use crate::context::{Shared, SubmitError, add};
 use crate::error::{CallError, Family, MemoryError};
-use crate::stream::Submit;
+use crate::stream::{Across, Submit, Touch};
 use crate::{Context, Stream};
 use core::ffi::c_void;
 use simtile_driver::sys::*;
 use simtile_driver::{Driver, call};
-use simtile_hazard::{Access, Mode, Settled, Stamp};
+use simtile_hazard::{Mode, Settled, Stamp};
 use simtile_sync::{Global, Mutex};
 use std::collections::VecDeque;
 
@@ -77,17 +77,20 @@ pub(super) fn class_for(bytes: usize) -> usize {
     usize::from(bytes > CLASSES[0].0)
 }
 
-/// Device bytes that a transfer touches: those of an allocation, or a module's variable, which is ordered by the caller.
+/// Device bytes that a transfer touches: those of an allocation, or of a module's variable.
 pub(crate) struct Place<'a> {
     pub(crate) address: CUdeviceptr,
-    /// The allocation and the offset in it.
+    /// The allocation and the offset in it. What has no address of its own (a module's variables) is touched as a whole.
     pub(crate) allocation: Option<(&'a Allocation, usize)>,
 }
 
 impl Place<'_> {
-    fn access(&self, from: usize, to: usize, mode: Mode) -> Option<Access<'_>> {
+    fn touch(&self, from: usize, to: usize, mode: Mode) -> Option<Touch<'_>> {
         let (allocation, offset) = self.allocation?;
-        allocation.access(offset + from, offset + to, mode)
+        if allocation.address() == 0 {
+            return Some(Touch { allocation, start: 0, end: 1, mode, stride: None });
+        }
+        Some(Touch { allocation, start: offset + from, end: offset + to, mode, stride: None })
     }
 
     fn name(&self) -> String {
@@ -121,8 +124,8 @@ impl Stream {
             let host = block.pointer();
             // SAFETY: the block is ours alone and has `n` bytes; the source is readable (the caller's).
             unsafe { source.add(done).copy_to_nonoverlapping(host, n) };
-            let access = target.access(done, done + n, Mode::Write);
-            let copied = self.submit_tracked(access.as_slice(), Submit::PLAIN, |driver, raw| {
+            let touch = target.touch(done, done + n, Mode::Write);
+            let copied = self.submit_local(touch, Submit::PLAIN, |driver, raw| {
                 let (to, from) = (target.address + done as u64, host.cast::<c_void>());
                 // SAFETY: the block stays until the copy has finished; the target is live (the caller's).
                 unsafe { call!(driver, cuMemcpyHtoDAsync(to, from, n, raw)) }
@@ -131,7 +134,8 @@ impl Stream {
                 Ok(copied) => shared.busy(block, copied.stamp),
                 Err(error) => {
                     shared.unsure(self, block, &error);
-                    return Err(target.refused(self, error));
+                    let on = || format!("{} on {self}", target.name());
+                    return Err(error.explain(self, touch.as_slice(), on));
                 }
             }
             done += n;
@@ -170,8 +174,8 @@ impl Stream {
                 }
             };
             let n = block.bytes().min(bytes - queued);
-            let access = source.access(queued, queued + n, Mode::Read);
-            let copied = self.submit_tracked(access.as_slice(), Submit::SEALED, |driver, raw| {
+            let touch = source.touch(queued, queued + n, Mode::Read);
+            let copied = self.submit_local(touch, Submit::SEALED, |driver, raw| {
                 let (to, from) = (block.pointer().cast(), source.address + queued as u64);
                 // SAFETY: the block stays until the copy has finished; the source is live (the caller's).
                 unsafe { call!(driver, cuMemcpyDtoHAsync(to, from, n, raw)) }
@@ -183,7 +187,8 @@ impl Stream {
                 }
                 Err(error) => {
                     shared.unsure(self, block, &error);
-                    outcome = Err(source.refused(self, error));
+                    let on = || format!("{} on {self}", source.name());
+                    outcome = Err(error.explain(self, touch.as_slice(), on));
                 }
             }
         }
@@ -329,8 +334,12 @@ impl Shared {
 
     /// A block whose transfer was refused or failed. A failed call may have queued the copy all the same: then it is
     /// free behind everything that the stream holds now.
-    fn unsure(&self, stream: &Stream, block: Block, error: &SubmitError) {
-        if !matches!(error, SubmitError::Driver { step: simtile_hazard::Step::Enqueue, .. }) {
+    fn unsure(&self, stream: &Stream, block: Block, error: &Across) {
+        let queued = matches!(
+            error,
+            Across::Failed(_, SubmitError::Driver { step: simtile_hazard::Step::Enqueue, .. })
+        );
+        if !queued {
             self.memory.staging.classes[block.class].lock().free.push(block);
             return;
         }

@@ -8,7 +8,7 @@ use super::sealed::{Memory, MemoryMut};
 use super::{DeviceMemory, DeviceMemoryMut};
 use crate::Stream;
 use crate::error::MemoryError;
-use crate::stream::Touch;
+use crate::stream::{Reach, Touch};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -121,6 +121,10 @@ macro_rules! common {
                 size_of::<T>()
             }
 
+            fn shared_mode(&self) -> Mode {
+                super::shared_mode::<T>()
+            }
+
             fn address(&self) -> CUdeviceptr {
                 self.columns.span.address()
             }
@@ -199,7 +203,10 @@ impl<'a, T: DeviceCopy> DeviceColumnsMut<'a, T> {
         let on =
             || format!("copy of columns of {} to {}", from.span.allocation.name(), to.span.allocation.name());
         let builder = stream.submit().touch(from.touch(Mode::Read)).touch(to.touch(Mode::Write));
-        builder.run::<MemoryError>(anything, on, |driver, raw| {
+        // Addresses alone do not say whose memory it is: between contexts that takes a grant.
+        let together = **from.span.allocation.context() == **to.span.allocation.context();
+        let reach = if together { Reach::Local } else { Reach::Kernel };
+        builder.reach(reach).run::<MemoryError>(anything, on, |driver, raw| {
             // SAFETY: all rows are inside their allocations; no element is in both, or the tracker refuses.
             unsafe { call!(driver, cuMemcpy2DAsync(&copy, raw)) }
         })?;

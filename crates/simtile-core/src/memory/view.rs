@@ -105,6 +105,10 @@ macro_rules! common {
                 size_of::<T>()
             }
 
+            fn shared_mode(&self) -> Mode {
+                super::shared_mode::<T>()
+            }
+
             fn address(&self) -> CUdeviceptr {
                 self.part.address()
             }

@@ -3,6 +3,7 @@
 //! Waiting for a stream and asking it is done with events: `cuStreamSynchronize` and `cuStreamQuery` are never called,
 //! because they end a graph capture that happens to be going on.
 
+mod across;
 mod handle;
 mod host_function;
 mod launch;
@@ -12,6 +13,7 @@ mod submission;
 mod touches;
 mod track;
 
+pub(crate) use across::{Across, Reach, Standing};
 pub use handle::StreamId;
 pub(crate) use handle::{StreamHandle, StreamNames, thread_token};
 pub use host_function::in_host_function;
@@ -40,6 +42,8 @@ pub struct Stream {
     name: Arc<StreamName>,
     /// Gone before the context is. A default stream for which there was no room has none, and takes no work.
     tracked: Option<Tracked>,
+    /// What stands for it in other contexts.
+    agents: across::Agents,
     pub(crate) policy: AtomicPolicy,
     context: Arc<Context>,
 }
@@ -108,7 +112,8 @@ impl Stream {
             Ok(tracked) => {
                 context.shared().names.add(tracked.axis(), &name);
                 let (tracked, policy) = (Some(tracked), AtomicPolicy::default());
-                Ok(Arc::new(Self { raw, name, tracked, policy, context: context.clone() }))
+                let agents = across::Agents::default();
+                Ok(Arc::new(Self { raw, name, tracked, agents, policy, context: context.clone() }))
             }
             Err((handle, why)) => {
                 let error = StreamError::Refused { stream: name.to_string(), what: why.to_string() };
@@ -122,7 +127,8 @@ impl Stream {
         Self::wrap(raw, context, kind, None).unwrap_or_else(|_| {
             let name = Arc::new(StreamName { id: StreamId::next(), kind, label: Label::default() });
             let policy = AtomicPolicy::default();
-            Arc::new(Self { raw, name, tracked: None, policy, context: context.clone() })
+            let agents = across::Agents::default();
+            Arc::new(Self { raw, name, tracked: None, agents, policy, context: context.clone() })
         })
     }
 
@@ -248,16 +254,16 @@ impl Stream {
     }
 
     /// Makes everything queued from now on wait for the event's last record. An event that was never recorded counts as
-    /// having happened.
+    /// having happened. The event may be of another context, also of another device.
     ///
     /// # Errors
-    /// [`StreamError::OtherContext`], or the driver's.
+    /// [`StreamError::OtherContext`] if the event is another driver's, or the driver's.
     pub fn wait(&self, event: &Event) -> Result<(), StreamError> {
         self.on_its_thread()?;
-        self.same_context(event.context(), || event.to_string())?;
+        self.same_driver(event.context(), || event.to_string())?;
         // Nobody knows what the event stands for.
         self.submit_tracked(&[], Submit::OUTSIDE, |driver, raw| {
-            // SAFETY: stream and event are alive and of one context.
+            // SAFETY: stream and event are alive; CUDA lets streams of any context wait.
             unsafe { call!(driver, cuStreamWaitEvent(raw, event.cu_event(), 0)) }
         })
         .map_err(|error| self.refused(error, &[], || self.to_string()))?;
@@ -296,12 +302,12 @@ impl Stream {
         Ok(fork)
     }
 
-    /// Makes everything queued from now on wait for everything queued on `other` so far.
+    /// Makes everything queued from now on wait for everything queued on `other` so far, which may be of another context.
     ///
     /// # Errors
-    /// [`StreamError::OtherContext`], or the driver's.
+    /// [`StreamError::OtherContext`] if the other stream is another driver's, or the driver's.
     pub fn join(&self, other: &Stream) -> Result<(), StreamError> {
-        self.same_context(&other.context, || other.to_string())?;
+        self.same_driver(&other.context, || other.to_string())?;
         self.on_its_thread()?;
         other.on_its_thread()?;
         if self.id() == other.id() {
@@ -324,16 +330,11 @@ impl Stream {
             return Err(StreamError::Failed { stream: self.to_string(), leader: leader.to_string() });
         };
         self.submit_tracked(&[], Submit::OUTSIDE, |driver, raw| {
-            // SAFETY: stream and event are alive and of one context.
+            // SAFETY: stream and event are alive; CUDA lets streams of any context wait.
             unsafe { call!(driver, cuStreamWaitEvent(raw, *event.event(), 0)) }
         })
         .map_err(|error| self.refused(error, &[], || format!("{self} after {leader}")))?;
         Ok(())
-    }
-
-    /// The tracker's side; `None`: a default stream for which there was no room.
-    pub(crate) fn tracked(&self) -> Option<&Tracked> {
-        self.tracked.as_ref()
     }
 
     /// Whether it is one of the driver's default streams.
@@ -364,6 +365,16 @@ impl Stream {
         }
     }
 
+    /// The tracker's side; `None`: a default stream for which there was no room.
+    pub(crate) fn tracked(&self) -> Option<&Tracked> {
+        self.tracked.as_ref()
+    }
+
+    /// Events are waited for across contexts, not across drivers.
+    fn same_driver(&self, other: &Context, used: impl FnOnce() -> String) -> Result<(), StreamError> {
+        if self.context.driver() == other.driver() { Ok(()) } else { self.same_context(other, used) }
+    }
+
     pub(crate) fn same_context(
         &self,
         other: &Context,
@@ -383,14 +394,16 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        let agents = core::mem::take(&mut self.agents);
         let Some(tracked) = self.tracked.take() else { return };
         if crate::sys::is_forked() {
-            core::mem::forget(tracked);
+            core::mem::forget((tracked, agents));
             return;
         }
         if in_host_function() {
             // Closing makes driver calls.
-            let job = Work::Job(Box::new(move || drop(tracked)));
+            let context = self.context.clone();
+            let job = Work::Job(Box::new(move || drop((agents, tracked, context))));
             self.context.shared().lanes.push(Lane::Memory, job);
         }
     }

@@ -6,7 +6,7 @@
 //! finished, whatever becomes of the [`Submission`].
 
 use super::touches::{Touch, Touches};
-use super::{Stream, Submit};
+use super::{Reach, Stream, Submit};
 use crate::context::{SubmitError, TrackedEvent};
 use crate::error::{LaunchError, MemoryError, On, OnStream, StreamError};
 use crate::launch::{check, launch};
@@ -48,6 +48,8 @@ pub struct SubmitBuilder<'a> {
     submit: Submit,
     /// It becomes nodes of a graph.
     capture: Option<&'a Capture>,
+    /// What the work needs of memory of other contexts.
+    reach: Reach,
 }
 
 /// Work that was submitted. Dropping it never waits and ends nothing: the work owns what it touches until it has finished.
@@ -76,7 +78,8 @@ impl Stream {
     /// # }
     /// ```
     pub fn submit(self: &Arc<Self>) -> SubmitBuilder<'_> {
-        SubmitBuilder { stream: self, touches: Touches::new(), submit: Submit::PLAIN, capture: None }
+        let (touches, submit) = (Touches::new(), Submit::PLAIN);
+        SubmitBuilder { stream: self, touches, submit, capture: None, reach: Reach::Kernel }
     }
 }
 
@@ -262,7 +265,7 @@ impl<'a> SubmitBuilder<'a> {
     /// # Errors
     /// As [`SubmitBuilder::copy`].
     pub fn order_only(self) -> Result<Submission, StreamError> {
-        self.run(true, || "an order".into(), |_, _| Ok(()))
+        self.reach(Reach::Order).run(true, || "an order".into(), |_, _| Ok(()))
     }
 
     pub(crate) fn into_capture(mut self, capture: &'a Capture) -> Self {
@@ -303,6 +306,13 @@ impl<'a> SubmitBuilder<'a> {
         self.stream
     }
 
+    /// What the work needs of memory of other contexts.
+    #[inline]
+    pub(crate) fn reach(mut self, reach: Reach) -> Self {
+        self.reach = reach;
+        self
+    }
+
     /// Adds bytes that the work touches. Of an empty range only the context is looked at.
     #[inline]
     pub(crate) fn touch(mut self, touch: Touch<'a>) -> Self {
@@ -314,7 +324,7 @@ impl<'a> SubmitBuilder<'a> {
     #[inline]
     pub(crate) fn prepare<'b: 'a>(
         mut self,
-        function: &Function,
+        function: &'a Function,
         options: &LaunchOptions,
         args: &LaunchArgs<'b>,
     ) -> Result<Option<Self>, LaunchError> {
@@ -328,20 +338,23 @@ impl<'a> SubmitBuilder<'a> {
         for touch in args.touches() {
             self.touches.push(*touch);
         }
+        if let Some(globals) = function.touched_globals() {
+            self.touches.push(globals);
+        }
         // A launch needs nothing but its handles.
         self.submit.current = false;
         Ok(Some(self))
     }
 
-    fn same_context(&self, touch: &Touch<'_>) -> Result<(), StreamError> {
-        self.stream.same_context(touch.allocation.context(), || touch.allocation.name())
-    }
-
     /// What a simulated driver compares with what the kernel does.
     fn declared(&self) -> Option<Vec<DeclaredAccess>> {
         self.stream.context().driver().table().extras?;
-        let declared = self.touches.as_slice().iter().filter(|touch| touch.start < touch.end).map(|touch| {
-            DeclaredAccess {
+        let declared = self
+            .touches
+            .as_slice()
+            .iter()
+            .filter(|touch| touch.start < touch.end && touch.allocation.address() != 0)
+            .map(|touch| DeclaredAccess {
                 address: touch.allocation.address() + touch.start as u64,
                 bytes: (touch.end - touch.start) as u64,
                 mode: match touch.mode {
@@ -349,15 +362,14 @@ impl<'a> SubmitBuilder<'a> {
                     Mode::Write => AccessMode::Write,
                     Mode::Accumulate { .. } => AccessMode::Accumulate,
                 },
-            }
-        });
+            });
         Some(declared.collect())
     }
 
     /// Whether everything that was named (and `more`) can be used on this stream at all.
     pub(crate) fn check<E: OnStream>(&self, more: &[Touch<'_>]) -> Result<(), E> {
         for touch in self.touches.as_slice().iter().chain(more) {
-            self.same_context(touch).map_err(E::from_stream)?;
+            self.stream.reaches(touch, self.reach).map_err(E::from_stream)?;
         }
         Ok(())
     }
@@ -370,8 +382,8 @@ impl<'a> SubmitBuilder<'a> {
         on: impl Fn() -> String,
         calls: impl FnOnce(Driver, CUstream) -> Result<(), DriverError>,
     ) -> Result<Submission, E> {
-        for touch in self.touches.as_slice() {
-            self.same_context(touch).map_err(E::from_stream)?;
+        if !self.stream.is_home(self.touches.as_slice()) {
+            return self.run_across(anything, on, calls);
         }
         if !anything {
             return Ok(Submission::nothing(self.stream));
@@ -395,6 +407,35 @@ impl<'a> SubmitBuilder<'a> {
                 Ok(Submission { stream: self.stream.clone(), stamp: Some(done.stamp), event: done.event })
             }
             Err(error) => Err(self.explain(error, on)),
+        }
+    }
+
+    /// As [`SubmitBuilder::run`], with memory of other contexts.
+    #[cold]
+    fn run_across<E: OnStream>(
+        self,
+        anything: bool,
+        on: impl Fn() -> String,
+        calls: impl FnOnce(Driver, CUstream) -> Result<(), DriverError>,
+    ) -> Result<Submission, E> {
+        let touches = self.touches.as_slice();
+        if self.capture.is_some() {
+            // A graph is of one context.
+            for touch in touches {
+                let (owner, name) = (touch.allocation.context(), || touch.allocation.name());
+                self.stream.same_context(owner, name).map_err(E::from_stream)?;
+            }
+        }
+        self.check::<E>(&[])?;
+        if !anything {
+            return Ok(Submission::nothing(self.stream));
+        }
+        let strided = touches.iter().any(|touch| touch.stride.is_some());
+        match self.stream.submit_across(touches, strided, self.reach, self.submit, calls) {
+            Ok(done) => {
+                Ok(Submission { stream: self.stream.clone(), stamp: Some(done.stamp), event: done.event })
+            }
+            Err(error) => Err(error.explain(self.stream, touches, || format!("{} on {}", on(), self.stream))),
         }
     }
 

@@ -48,15 +48,13 @@ impl Stream {
         if let Err(error) = link.usable() {
             return Err(SubmitError::Driver { step: simtile_hazard::Step::Enqueue, error });
         }
-        let options = Options {
-            policy: submit.policy.unwrap_or_else(|| self.hazard_policy()),
-            seal: submit.seal,
-            outside: submit.outside,
-            thread: if self.is_owned() { 0 } else { thread_token() },
-        };
+        let options = self.options(submit);
         let Some(tracked) = &self.tracked else { return Err(SubmitError::Closed) };
-        let (tracker, enqueue) =
-            (self.context.tracker(), |handle: &super::StreamHandle| handle.call(link, submit.current, calls));
+        let enqueue = |handle: &super::StreamHandle| {
+            link.host_allows()?;
+            handle.call(link, submit.current, calls)
+        };
+        let tracker = self.context.tracker();
         let done = match submit.patient {
             true => tracker.submit(tracked, accesses, &options, enqueue)?,
             false => tracker.try_submit(tracked, accesses, &options, enqueue)?,
@@ -65,6 +63,16 @@ impl Stream {
             self.context.shared().note_waits(self, tracked.axis(), &done.waits, options.policy);
         }
         Ok(done)
+    }
+
+    #[inline]
+    pub(super) fn options(&self, submit: Submit) -> Options {
+        Options {
+            policy: submit.policy.unwrap_or_else(|| self.hazard_policy()),
+            seal: submit.seal,
+            outside: submit.outside,
+            thread: if self.is_owned() { 0 } else { thread_token() },
+        }
     }
 
     /// An event behind everything queued so far, tracked or not.

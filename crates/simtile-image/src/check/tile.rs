@@ -2,7 +2,7 @@
 
 #[cfg(feature = "tile")]
 use crate::{EntryInfo, Param};
-use crate::{ImageError, ImageInfo, ImageKind};
+use crate::{Globals, ImageError, ImageInfo, ImageKind};
 
 const MAGIC: &[u8] = b"\x7FTileIR\0";
 
@@ -36,6 +36,7 @@ pub(super) fn check(image: &[u8]) -> Result<ImageInfo, ImageError> {
         target: None,
         version: Some((major.into(), minor.into())),
         is_tile: true,
+        globals: Globals::Unknown,
         members: Vec::new(),
     })
 }

@@ -11,7 +11,7 @@ mod info;
 mod sections;
 
 use crate::bytes::{Bytes, FormatError, Problem, error};
-use crate::{Param, Target};
+use crate::{Globals, Param, Target};
 use sections::{Section, Sections, Symbol};
 use std::collections::HashMap;
 
@@ -38,6 +38,8 @@ pub struct Cubin {
     pub host_code: bool,
     /// Its kernels, in the order of the symbol table.
     pub entries: Vec<CubinEntry>,
+    /// Its variables.
+    pub globals: Globals,
 }
 
 /// A kernel of a cubin.
@@ -120,9 +122,27 @@ impl Cubin {
             target: Target { suffix, ..header.target },
             relocatable: header.relocatable,
             host_code: sections.iter().any(|s| s.name == ".nv.host" && !s.data.data().is_empty()),
+            globals: globals(&sections, &symbols),
             entries,
         })
     }
+}
+
+/// The number of the section for constants of the program; the others hold parameters and what the compiler needs.
+const CONSTANT_BANK: &str = ".nv.constant3";
+
+fn globals(sections: &Sections<'_>, symbols: &[Symbol<'_>]) -> Globals {
+    let of_section = |(index, section): (usize, &Section<'_>)| match section.name {
+        _ if section.size == 0 => Globals::None,
+        CONSTANT_BANK => Globals::Constant,
+        ".nv.global" | ".nv.global.init" => {
+            // Without a name for it somebody may write it.
+            let mine = symbols.iter().filter(|s| s.section == index as u64 && s.size > 0);
+            mine.map(|symbol| Globals::of_name(symbol.name)).max().unwrap_or(Globals::Mutable)
+        }
+        _ => Globals::None,
+    };
+    sections.iter().enumerate().map(of_section).max().unwrap_or(Globals::None)
 }
 
 fn entry(symbol: &Symbol<'_>, sections: &Sections<'_>) -> Result<CubinEntry, FormatError> {
