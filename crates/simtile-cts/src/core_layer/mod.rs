@@ -9,7 +9,9 @@ mod devices;
 mod events;
 mod field_reports;
 mod launches;
+mod memory;
 mod modules;
+mod peers;
 mod streams;
 mod tracked;
 
@@ -27,6 +29,8 @@ pub const FAMILIES: &[&[Test]] = &[
     events::TESTS,
     buffers::TESTS,
     tracked::TESTS,
+    memory::TESTS,
+    peers::TESTS,
     modules::TESTS,
     launches::TESTS,
     bad_input::TESTS,
@@ -57,6 +61,12 @@ impl<'a> Core<'a> {
     /// Holds a stream until the gate is opened or dropped.
     fn gate(&self, stream: &Stream) -> Check<Gate> {
         self.gpu.gate(stream.cu_stream())
+    }
+
+    /// Holds a stream of another context until the gate is opened or dropped.
+    fn gate_elsewhere(&self, cx: &'a Cx, stream: &Stream) -> Check<Gate> {
+        let gpu = Gpu::on(cx, stream.context().ordinal() as i32)?;
+        gpu.gate(stream.cu_stream())
     }
 
     /// The basic kernels.
