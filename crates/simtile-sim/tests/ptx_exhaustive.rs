@@ -255,7 +255,7 @@ fn signs_and_integral_rounding_of_halves() {
 fn representative(format: Format, n: u64) -> u64 {
     let exponents = 0x7FFF >> format.digits;
     let exponent = (n & 0x7F) * 37 % (exponents + 1);
-    let fraction = (n * 0x9E37 >> 3) & ((1 << format.digits) - 1);
+    let fraction = ((n * 0x9E37) >> 3) & ((1 << format.digits) - 1);
     let fraction = match n % 5 {
         0 => 0,
         1 => (1 << format.digits) - 1,

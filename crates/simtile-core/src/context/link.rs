@@ -216,11 +216,14 @@ impl Link {
     }
 
     /// An untimed event that lives as long as the context.
+    ///
+    /// A thread that waits for it sleeps: whoever wants to spin asks.
     pub(super) fn make_event(&self) -> Result<CUevent, CallError> {
         let event = self.with_current(|driver| {
             let mut event = CUevent::NULL;
+            let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING.0 | CUevent_flags::CU_EVENT_BLOCKING_SYNC.0;
             // SAFETY: the out-pointer is valid for the call; the context is current.
-            unsafe { call!(driver, cuEventCreate(&mut event, CUevent_flags::CU_EVENT_DISABLE_TIMING.0)) }?;
+            unsafe { call!(driver, cuEventCreate(&mut event, flags)) }?;
             Ok(event)
         })?;
         self.made.lock().push(event);
