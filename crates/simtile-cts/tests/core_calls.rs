@@ -7,11 +7,12 @@ use std::path::Path;
 
 /// Calls that no operation of the table makes, and why that is right. A name may end in `*`.
 const ELSEWHERE: &[(&str, &str)] = &[
-    ("cuGraph*", "open: graphs are newer than the table and have no operation in it"),
-    ("cuStreamBeginCapture*", "open: as graphs"),
-    ("cuStreamEndCapture", "open: as graphs"),
-    ("cuStreamGetCaptureInfo*", "open: as graphs"),
-    ("cuStreamUpdateCaptureDependencies*", "open: as graphs"),
+    ("cuCtxDisablePeerAccess", "between two devices: core_peers"),
+    ("cuCtxEnablePeerAccess", "between two devices: core_peers"),
+    ("cuDeviceCanAccessPeer", "between two devices: core_peers"),
+    ("cuMemPoolSetAccess", "between two devices: core_peers"),
+    ("cuMemcpyPeerAsync", "between two devices: core_peers"),
+    ("cuMulticast*", "never on a real device; on the simulator: core_memory"),
 ];
 
 /// Every `cuXxx(` in the source of the core.

@@ -86,7 +86,7 @@ macro_rules! stop_from {
     )* };
 }
 
-stop_from! { DeviceError ContextError StreamError MemoryError ModuleError LaunchError }
+stop_from! { DeviceError ContextError StreamError MemoryError ModuleError LaunchError GraphError }
 
 /// The operation has to fail, with an error that says all of this.
 fn refused<T, E: Display + Debug>(result: Result<T, E>, parts: &[&str]) -> Check<E> {

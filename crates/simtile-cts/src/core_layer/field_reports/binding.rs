@@ -10,8 +10,9 @@ use crate::frame::{Check, Cx, Need, Stop, threads};
 use crate::gpu::SOON;
 use crate::{ensure, ensure_eq, kernels, ok};
 use simtile_core::{
-    AtomicScope, Context, ContextError, ContextLimit, Device, DeviceBuffer, LaunchArgs, LaunchOptions,
-    Module, PinnedHostBuffer, RawDeviceBuffer, Stream, SyncPolicy,
+    Advice, AtomicScope, CapturedGraph, Context, ContextError, ContextLimit, Device, DeviceBuffer,
+    GrowableBuffer, LaunchArgs, LaunchOptions, ManagedBuffer, MemoryError, Module, PinnedHostBuffer,
+    RawDeviceBuffer, Residence, Stream, SyncPolicy,
 };
 use simtile_driver::sys::*;
 use std::sync::Arc;
@@ -42,6 +43,76 @@ impl Objects {
         Ok(())
     }
 }
+
+/// Memory that stays at its address, memory of both sides, and graphs.
+const WIDER: &[Operation] = &[
+    ("a pool of one's own", |_, on| {
+        let pool = on.context.new_mem_pool()?;
+        let buffer = pool.zeroed::<u32>(&on.stream, 100)?;
+        on.holds(&buffer, &[0; 100])?;
+        pool.stats()?;
+        drop(buffer);
+        on.stream.synchronize()?;
+        Ok(pool.trim(0)?)
+    }),
+    ("a buffer that grows", |_, on| {
+        let mut buffer = match GrowableBuffer::<u32>::new(&on.context, 1 << 22) {
+            Ok(buffer) => buffer,
+            // A device without virtual memory.
+            Err(MemoryError::Unsupported { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        buffer.extend_from_slice(&on.stream, &[7; 1000])?;
+        buffer.resize(&on.stream, 1 << 21)?;
+        ensure_eq!(buffer.to_vec(&on.stream)?[999], 7, "last of the first elements");
+        drop(buffer);
+        ensure!(on.context.drain(SOON).is_complete(), "virtual memory was not given back in time");
+        Ok(())
+    }),
+    ("managed memory", |_, on| {
+        let mut buffer = ManagedBuffer::from_slice(&on.context, &[3u32; 50])?;
+        buffer.advise(Advice::ReadMostly(true))?;
+        buffer.prefetch(&on.stream, Residence::Device(on.device))?;
+        on.stream.synchronize()?;
+        buffer.write()?[0] = 4;
+        ensure_eq!(buffer.read()?[0], 4, "managed value");
+        Ok(())
+    }),
+    ("a graph", |_, on| {
+        let mut buffer = on.buffer(64)?;
+        let record = |buffer: &mut DeviceBuffer<u32>, value: u32| -> Check<CapturedGraph> {
+            let capture = on.stream.begin_capture()?;
+            capture.submit(&on.stream).fill(buffer.view_mut(), value)?;
+            Ok(capture.finish()?)
+        };
+        let graph = record(&mut buffer, 5)?;
+        ensure_eq!(graph.nodes()?, 1, "nodes");
+        let picture = std::env::temp_dir().join(format!(
+            "simtile-f3-{}-{:?}.dot",
+            std::process::id(),
+            std::thread::current().id()
+        ));
+        let path = picture.to_string_lossy().into_owned();
+        graph.write_dot(&path)?;
+        let _ = std::fs::remove_file(&picture);
+        let mut exec = graph.instantiate()?;
+        on.stream.submit().graph(&exec)?;
+        on.holds(&buffer, &[5; 64])?;
+        exec.update(record(&mut buffer, 6)?)?;
+        on.other.submit().graph(&exec)?;
+        on.holds(&buffer, &[6; 64])?;
+        // As a child of another, with a second stream.
+        let capture = on.stream.begin_capture()?;
+        capture.add_stream(&on.other)?;
+        capture.submit(&on.other).graph(&exec)?;
+        let outer = capture.finish()?.instantiate()?;
+        on.stream.submit().graph(&outer)?;
+        on.holds(&buffer, &[6; 64])?;
+        // A capture that is given up.
+        drop(on.stream.begin_capture()?);
+        Ok(())
+    }),
+];
 
 const HANDLES: &[Operation] = &[
     ("facts of the device", |_, on| {
@@ -359,7 +430,7 @@ fn fr_f3_every_operation_binds_its_own_context(cx: &Cx) -> Check {
         Ok(free)
     };
     let all = |before: CUcontext| -> Check {
-        for (what, operation) in HANDLES.iter().chain(MEMORY).chain(CODE) {
+        for (what, operation) in HANDLES.iter().chain(MEMORY).chain(WIDER).chain(CODE) {
             let unused = free()?;
             ok!(cx, cuCtxSetCurrent(before))?;
             operation(cx, &objects).map_err(|stop| stop.within(format!("{what}, {before:?} current")))?;
