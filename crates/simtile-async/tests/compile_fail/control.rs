@@ -1,4 +1,5 @@
-//! Compiles: what the other cases do, in the order in which it is allowed. Borrowed launches in a chain are `Send`.
+//! Compiles: what the other cases do, in the order in which it is allowed. Borrowed launches in a chain
+//! are `Send`.
 use simtile_async::{
     AsyncKernelLaunch, AsyncKernelLaunchBuilder, CudaGraph, DeviceOp, OpError, Plain, fill, value, write,
 };

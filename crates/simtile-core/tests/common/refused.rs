@@ -1,9 +1,9 @@
 //! Programs that must not compile.
 //!
-//! Each file of a folder is compiled on its own against the libraries that this test was built with, so nothing is built twice.
-//! A line that has to be refused ends with `//~ CODE TEXT`: the compiler says an error of that code there, with that text (which may be
-//! left out), and none anywhere else. A file without marks has to compile; `control.rs` is one, uses all libraries, and so tells which
-//! of the builds in the folder belong together.
+//! Each file of a folder is compiled on its own against the libraries that this test was built with, so nothing is built
+//! twice. A line that has to be refused ends with `//~ CODE TEXT`: the compiler says an error of that code there, with that text
+//! (which may be left out), and none anywhere else. A file without marks has to compile. `control.rs` is one: it gives types of
+//! each library to the others, and so tells which of the builds beside the test belong together.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -111,12 +111,14 @@ fn compile(file: &Path, builds: &[(String, PathBuf)]) -> (Vec<Said>, String) {
         "--error-format=short",
         "--color=never",
     ]);
-    rustc.args(["--cap-lints=allow", "-o"]).arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("refused.rmeta"));
+    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("refused-{}.rmeta", std::process::id()));
+    rustc.args(["--cap-lints=allow", "-o"]).arg(&made);
     for (name, path) in builds {
         rustc.arg("--extern").arg(format!("{name}={}", path.display()));
         rustc.arg("-L").arg(format!("dependency={}", path.parent().unwrap().display()));
     }
     let output = rustc.arg(file).output().expect("rustc runs");
+    let _ = std::fs::remove_file(made);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let mut said: Vec<Said> = text.lines().filter_map(error).collect();
     if output.status.success() {

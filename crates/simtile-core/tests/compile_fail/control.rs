@@ -1,5 +1,5 @@
 //! Compiles: disjoint views, guards one after the other, casts that bytes allow.
-use simtile_core::{DeviceBuffer, LaunchArgs, MemoryError, PinnedHostBuffer, Stream};
+use simtile_core::{DeviceBuffer, LaunchArgs, LaunchOptions, MemoryError, PinnedHostBuffer, Stream};
 use simtile_types::{LaunchConfig, LaunchConfig1D};
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ fn guards(pinned: &mut PinnedHostBuffer<f32>) -> Result<f32, MemoryError> {
     Ok(pinned.read()?[0])
 }
 
-fn geometry(ranked: LaunchConfig1D) -> LaunchConfig {
-    ranked.into()
+fn geometry(ranked: LaunchConfig1D) -> LaunchOptions {
+    LaunchOptions::from(LaunchConfig::from(ranked))
 }
 
 fn main() {}
