@@ -81,6 +81,23 @@ fn a_failed_launch_names_itself_and_leaves_the_rest() {
     assert_eq!(y.to_vec(&rig.stream).unwrap(), [2.0; 8]);
 }
 
+/// Launches that borrow can be chained, and the chain can be sent to another thread and run there.
+#[test]
+fn chained_borrowed_launches_run_on_another_thread() {
+    let rig = rig();
+    let x = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 8]).unwrap();
+    let mut y = DeviceBuffer::from_slice(&rig.stream, &[2.0f32; 8]).unwrap();
+    let mut z = DeviceBuffer::from_slice(&rig.stream, &[3.0f32; 8]).unwrap();
+    let (kernel, stream) = (&rig.saxpy, &rig.stream);
+    let first = saxpy(kernel, 2.0, &x, &mut y);
+    let chain = first.then(|()| saxpy(kernel, 4.0, &x, &mut z)).then(|()| value(5));
+    let ran = std::thread::scope(|scope| scope.spawn(move || chain.sync_on(stream)).join().unwrap());
+    assert_eq!(ran.unwrap(), 5);
+    assert_eq!(y.to_vec(stream).unwrap(), [4.0; 8]);
+    assert_eq!(z.to_vec(stream).unwrap(), [7.0; 8]);
+    rig.clean();
+}
+
 /// L6: a library call is ordered like a launch, whoever's code it is.
 #[test]
 fn an_external_call_is_ordered_and_gives_its_resources_back() {
