@@ -15,7 +15,7 @@ pack() {
     rm -rf .gpu
     mkdir -p .gpu
     local target=${CARGO_TARGET_DIR:-target}
-    for binary in simtile-cts inter_kernel vector_add xtask; do
+    for binary in simtile-cts inter_kernel async_pipeline vector_add xtask; do
         # Line tables are for profiling here; they would be most of what travels.
         strip -o ".gpu/$binary" "$target/release/$binary"
     done
@@ -75,9 +75,10 @@ run() {
     step inter_kernel 120 .gpu/inter_kernel
     step inter_kernel-ragged 120 .gpu/inter_kernel --rows 1023 --cols 997
     step inter_kernel-one 120 .gpu/inter_kernel --rows 1 --cols 1
+    step async_pipeline 120 .gpu/async_pipeline
     step vector_add 120 .gpu/vector_add
     # Both drivers in one go: the simulator needs seconds.
-    step differential 400 .gpu/xtask differential --out "$out/differential"
+    step differential 560 .gpu/xtask differential --out "$out/differential"
 
     local sanitizer
     sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1 || true)
@@ -86,6 +87,7 @@ run() {
         local memcheck=("$sanitizer" --tool memcheck --target-processes all --report-api-errors no
             --error-exitcode 9)
         step memcheck-inter_kernel 300 "${memcheck[@]}" .gpu/inter_kernel --rows 67 --cols 997
+        step memcheck-async_pipeline 300 "${memcheck[@]}" .gpu/async_pipeline
         step memcheck-artifacts 600 "${memcheck[@]}" .gpu/simtile-cts run --driver cuda --watchdog 180 --filter artifacts
         step memcheck-core_launches 600 "${memcheck[@]}" .gpu/simtile-cts run --driver cuda --watchdog 180 --filter core_launches
         step memcheck-core_buffers 600 "${memcheck[@]}" .gpu/simtile-cts run --driver cuda --watchdog 180 --filter core_buffers

@@ -21,9 +21,6 @@ pub(crate) type Tracked = simtile_hazard::Stream<CoreBackend>;
 pub(crate) type SubmitError = simtile_hazard::SubmitError<CoreBackend>;
 pub(crate) type Event = EventRef<CoreBackend>;
 
-/// How long a thread asks before it sleeps in the driver.
-const SPIN: Duration = Duration::from_micros(100);
-
 /// Pauses between looks at several events: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
@@ -85,25 +82,8 @@ impl Backend for CoreBackend {
 
     fn wait_any(&self, events: &[Event]) -> Result<(), CallError> {
         if let [event] = events {
-            return self.link.relaxed(|driver| {
-                // Most waits are short, and waking a thread that sleeps in the driver takes long. (Where threads take turns,
-                // spinning only passes them on.)
-                if simtile_sync::hook::current().is_none() {
-                    let start = simtile_sync::time::now();
-                    loop {
-                        // SAFETY: the event is alive; its context is current.
-                        if unsafe { query(driver, *event.event()) }? {
-                            return Ok(());
-                        }
-                        if simtile_sync::time::now().saturating_sub(start) >= SPIN {
-                            break;
-                        }
-                        core::hint::spin_loop();
-                    }
-                }
-                // SAFETY: as above.
-                unsafe { call!(driver, cuEventSynchronize(*event.event())) }
-            });
+            // SAFETY: the event is alive; its context is current.
+            return self.link.relaxed(|driver| unsafe { call!(driver, cuEventSynchronize(*event.event())) });
         }
         let mut pause = PAUSES.0;
         loop {

