@@ -253,7 +253,7 @@ impl<T: DeviceCopy + Send> Landing<Vec<T>> for OnTheWay<T> {
     }
 }
 
-/// See [`write`].
+/// See [`write()`].
 #[must_use = "operations are lazy"]
 pub struct Write<T: DeviceCopy, V, D> {
     values: V,

@@ -1,7 +1,7 @@
 //! Completion without a thread per waiter.
 //!
 //! A future that is not done after its spin leaves a [`Ticket`] here. One thread polls the oldest event of each waiting stream for
-//! [`ACTIVE`] after the last thing that happened, which is when completions come fast. Then each stream that still waits is
+//! 100 µs after the last thing that happened, which is when completions come fast. Then each stream that still waits is
 //! handed to a *parked* thread (`parked.rs`), which looks ever more seldom until the event fires. Later waiters of that stream join
 //! it; an earlier one gets a thread of its own. One observation wakes everybody up to its position. Nothing pending, nothing wakes.
 //!

@@ -108,7 +108,7 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
     /// Waits for work that writes the values, then gives them. Work that only reads them goes on.
     ///
     /// # Errors
-    /// [`StreamError::Conflict`] if a writing guard was forgotten, [`MemoryError::InvalidElement`] if the device wrote bytes
+    /// [`StreamError::Conflict`](crate::StreamError::Conflict) if a writing guard was forgotten, [`MemoryError::InvalidElement`] if the device wrote bytes
     /// that are no value, or the driver's, also the failure of the work.
     pub fn read(&self) -> Result<PinnedRead<'_, T>, MemoryError> {
         // SAFETY: the block was zeroed when it was made.
@@ -118,7 +118,7 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
     /// As [`PinnedHostBuffer::read`], but refuses where that would wait.
     ///
     /// # Errors
-    /// [`StreamError::Conflict`] if work that writes the values is in flight, else as [`PinnedHostBuffer::read`].
+    /// [`StreamError::Conflict`](crate::StreamError::Conflict) if work that writes the values is in flight, else as [`PinnedHostBuffer::read`].
     pub fn try_read(&self) -> Result<PinnedRead<'_, T>, MemoryError> {
         // SAFETY: the block was zeroed when it was made.
         unsafe { PinnedRead::new(self.part(), false) }
@@ -145,7 +145,7 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
     /// Queues a copy of these values to device memory of as many elements.
     ///
     /// # Errors
-    /// [`MemoryError::LengthMismatch`], [`MemoryError::OtherContext`], [`StreamError::Conflict`] with a forgotten guard, or
+    /// [`MemoryError::LengthMismatch`], [`MemoryError::OtherContext`], [`StreamError::Conflict`](crate::StreamError::Conflict) with a forgotten guard, or
     /// the driver's.
     pub fn copy_to<'b>(
         &self,
