@@ -1,6 +1,7 @@
 //! Pools, foreign memory, exports, managed and virtual memory, variables of modules, by our API.
 
 use super::{Core, launches::shape, refused};
+use crate::frame::threads as thread;
 use crate::frame::{Check, Cx, Need, Stop, same};
 use crate::gpu::{A_WHILE, SOON};
 use crate::{ensure, ensure_eq, ok};
@@ -12,7 +13,6 @@ use simtile_driver::sys::{CUdevice_attribute, CUdeviceptr};
 use simtile_types::{DeviceAtomicU32, LaunchConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 pub(super) const VMM: Need = Need::Attribute(
     CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,

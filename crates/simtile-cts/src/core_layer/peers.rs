@@ -1,6 +1,7 @@
 //! Two devices by our API: buffers used from both, copies, peer access, frees.
 
 use super::Core;
+use crate::frame::threads as thread;
 use crate::frame::{Check, Cx, Need, Stop, same};
 use crate::gpu::{A_WHILE, SOON};
 use crate::{ensure, ensure_eq};
@@ -9,7 +10,6 @@ use simtile_core::{
 };
 use simtile_types::LaunchConfig;
 use std::sync::Arc;
-use std::thread;
 
 const TWO: Need = Need::Devices(2);
 
@@ -141,7 +141,7 @@ fn a_grant_is_a_write(cx: &Cx) -> Check {
     let granted = thread::scope(|scope| -> Check {
         let granting = scope.spawn(|| both.grant());
         thread::sleep(A_WHILE);
-        let early = granting.is_finished();
+        let early = granting.is_over();
         gate.open();
         granting.join().map_err(|_| Stop::fail("the granting thread panicked"))??;
         ensure!(!early, "granted while work on the memory was in flight");
