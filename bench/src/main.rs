@@ -1,6 +1,7 @@
 //! Rows of simtile's numbers: a contender beside the raw driver, pair by pair, in one process.
 //!
-//! `bench CONTENDER [ROW…] [--pairs N] [--batch N] [--json]`; contenders and rows: `bench list`. See README.md.
+//! `bench CONTENDER [ROW…] [--pairs N] [--batch N] [--json]`; contenders and rows: `bench list`. `bench readings`: what has no
+//! counterpart; `bench graphs`: what graphs cost to make and to keep. See README.md.
 
 mod cudarc_safe;
 mod ours;
@@ -9,6 +10,7 @@ mod pairs;
 #[cfg(feature = "peer")]
 mod peer;
 mod raw;
+mod readings;
 
 use pairs::{Plan, Result, Row, measure};
 use raw::{CopyComputeCopy, ForkJoin, Raw};
@@ -34,6 +36,8 @@ const CONTENDERS: &[(&str, &[&str])] = &[
             "op_await_spin0",
             "graph_replay_1",
             "graph_replay_100",
+            "memo_chain_100",
+            "memo_chain_100_new",
         ],
     ),
     ("cudarc", &["submit", "launch_and_wait", "alloc_drop", "threads_8"]),
@@ -99,6 +103,12 @@ fn run() -> Result<bool> {
         println!("{}", list());
         return Ok(true);
     }
+    if options.contender == "readings" {
+        return readings::run(&options.rows);
+    }
+    if options.contender == "graphs" {
+        return graphs(&Raw::new()?);
+    }
     let Some((contender, rows)) = CONTENDERS.iter().find(|(name, _)| *name == options.contender) else {
         return Err(format!("usage: bench CONTENDER [ROW…] [--pairs N] [--batch N] [--json]\n{}", list()));
     };
@@ -123,6 +133,18 @@ fn run() -> Result<bool> {
         }
     }
     Ok(good)
+}
+
+/// What graphs cost to make and to keep, beside raw, and what a family of them needs.
+fn graphs(raw: &Raw) -> Result<bool> {
+    println!("# graphs on {}", raw.machine()?);
+    for nodes in [1, 10, 100] {
+        let stream = raw.stream()?;
+        println!("{}", raw::graph_costs(stream, nodes, 64)?.line("raw", nodes));
+        println!("{}", ours_ops::graph_costs(nodes, 64)?.line("simtile", nodes));
+    }
+    println!("{}", ours_ops::family_memory()?);
+    Ok(true)
 }
 
 /// Measures one row.
@@ -188,6 +210,10 @@ fn one(raw: &Raw, contender: &str, row: &str, options: &Options) -> Result<Row> 
         ("simtile", "graph_replay_1" | "graph_replay_100") => {
             let nodes = if row == "graph_replay_1" { 1 } else { 100 };
             measure(&name, plan, &mut raw::Replay::new(stream()?, nodes)?, &mut ours_ops::Replay::new(nodes)?)
+        }
+        ("simtile", "memo_chain_100" | "memo_chain_100_new") => {
+            let new = row == "memo_chain_100_new";
+            measure(&name, pipeline, &mut raw::Chain::new(stream()?, new)?, &mut ours_ops::Chain::new(new)?)
         }
         ("cudarc", "submit") => measure(
             &name,

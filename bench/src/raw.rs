@@ -198,13 +198,7 @@ pub struct Replay<'a> {
 impl<'a> Replay<'a> {
     /// Captures the launches.
     pub fn new(stream: RawStream<'a>, nodes: usize) -> Result<Self> {
-        let (mut graph, mut exec) = (null_mut(), null_mut());
-        let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        ck!(cuStreamBeginCapture_v2(stream.stream, mode));
-        (0..nodes).try_for_each(|_| stream.launch())?;
-        ck!(cuStreamEndCapture(stream.stream, &mut graph));
-        ck!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
-        Ok(Self { stream, exec })
+        Ok(Self { stream, exec: captured(stream, nodes)?.1 })
     }
 }
 
@@ -216,6 +210,150 @@ impl Side for Replay<'_> {
     }
     fn settle(&mut self) -> Result {
         self.stream.sync()
+    }
+}
+
+/// Launches in a row of the chain rows.
+pub const CHAIN: usize = 100;
+
+/// Rows `memo_chain_100` and `memo_chain_100_new`: an executable with [`CHAIN`] kernels in a row, launched and waited for; in the second every
+/// kernel is given other pointers before.
+pub struct Chain<'a> {
+    stream: RawStream<'a>,
+    exec: cu::CUgraphExec,
+    nodes: Vec<cu::CUgraphNode>,
+    new: bool,
+    turned: bool,
+}
+
+impl<'a> Chain<'a> {
+    /// Captures the launches.
+    pub fn new(stream: RawStream<'a>, new: bool) -> Result<Self> {
+        let (graph, exec) = captured(stream, CHAIN)?;
+        let mut nodes = vec![null_mut(); CHAIN];
+        let mut count = CHAIN;
+        ck!(cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count));
+        Ok(Self { stream, exec, nodes, new, turned: false })
+    }
+
+    fn update(&self, node: cu::CUgraphNode) -> Result {
+        let (mut buffers, mut n) = (self.stream.raw.buffers, 1024_u64);
+        if self.turned {
+            buffers.reverse();
+        }
+        let [a, b, c, d] = &mut buffers;
+        let mut params: [*mut c_void; 5] = [
+            (a as *mut u64).cast(),
+            (b as *mut u64).cast(),
+            (c as *mut u64).cast(),
+            (d as *mut u64).cast(),
+            (&raw mut n).cast(),
+        ];
+        // SAFETY: zeros are valid in every field.
+        let mut node_params: cu::CUDA_KERNEL_NODE_PARAMS = unsafe { core::mem::zeroed() };
+        node_params.func = self.stream.raw.k4;
+        (node_params.gridDimX, node_params.gridDimY, node_params.gridDimZ) = (1, 1, 1);
+        (node_params.blockDimX, node_params.blockDimY, node_params.blockDimZ) = (32, 1, 1);
+        node_params.kernelParams = params.as_mut_ptr();
+        ck!(cuGraphExecKernelNodeSetParams_v2(self.exec, node, &node_params));
+        Ok(())
+    }
+}
+
+impl Side for Chain<'_> {
+    #[inline]
+    fn operation(&mut self, _: usize) -> Result {
+        if self.new {
+            self.turned = !self.turned;
+            self.nodes.iter().try_for_each(|&node| self.update(node))?;
+        }
+        ck!(cuGraphLaunch(self.exec, self.stream.stream));
+        self.stream.sync()
+    }
+    fn settle(&mut self) -> Result {
+        Ok(())
+    }
+}
+
+/// A graph of so many launches in a row, and its executable.
+fn captured(stream: RawStream<'_>, nodes: usize) -> Result<(cu::CUgraph, cu::CUgraphExec)> {
+    let (graph, mut exec) = (capture(stream, nodes)?, null_mut());
+    ck!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+    Ok((graph, exec))
+}
+
+fn capture(stream: RawStream<'_>, nodes: usize) -> Result<cu::CUgraph> {
+    let mut graph = null_mut();
+    let mode = cu::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    ck!(cuStreamBeginCapture_v2(stream.stream, mode));
+    (0..nodes).try_for_each(|_| stream.launch())?;
+    ck!(cuStreamEndCapture(stream.stream, &mut graph));
+    Ok(graph)
+}
+
+/// What graphs of so many nodes cost: capturing one, making its executable (both per node), and bytes of device memory per executable.
+pub fn graph_costs(stream: RawStream<'_>, nodes: usize, graphs: usize) -> Result<GraphCosts> {
+    let free = || -> Result<usize> {
+        let (mut free, mut total) = (0, 0);
+        ck!(cuMemGetInfo_v2(&mut free, &mut total));
+        Ok(free)
+    };
+    let (mut capturing, mut making) = (Vec::new(), Vec::new());
+    let mut execs = Vec::new();
+    // The first one pays for what all use.
+    ck!(cuGraphLaunch(captured(stream, nodes)?.1, stream.stream));
+    stream.sync()?;
+    let before = free()?;
+    for _ in 0..graphs {
+        let start = Instant::now();
+        let graph = capture(stream, nodes)?;
+        capturing.push(start.elapsed());
+        let (start, mut exec) = (Instant::now(), null_mut());
+        ck!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+        making.push(start.elapsed());
+        ck!(cuGraphLaunch(exec, stream.stream));
+        execs.push((graph, exec));
+    }
+    stream.sync()?;
+    let bytes = before.saturating_sub(free()?) / graphs;
+    for (graph, exec) in execs {
+        ck!(cuGraphExecDestroy(exec));
+        ck!(cuGraphDestroy(graph));
+    }
+    Ok(GraphCosts::new(capturing, making, nodes, bytes))
+}
+
+/// See [`graph_costs`].
+pub struct GraphCosts {
+    /// Nanoseconds a node, median.
+    pub capture: f64,
+    /// The same.
+    pub instantiate: f64,
+    /// Of device memory, an executable.
+    pub bytes: usize,
+}
+
+impl GraphCosts {
+    /// Of so many captures and instantiations.
+    pub fn new(
+        mut capture: Vec<Duration>,
+        mut instantiate: Vec<Duration>,
+        nodes: usize,
+        bytes: usize,
+    ) -> Self {
+        let median = |times: &mut Vec<Duration>| {
+            times.sort_unstable();
+            times[times.len() / 2].as_nanos() as f64 / nodes as f64
+        };
+        Self { capture: median(&mut capture), instantiate: median(&mut instantiate), bytes }
+    }
+
+    /// One line.
+    pub fn line(&self, name: &str, nodes: usize) -> String {
+        let Self { capture, instantiate, bytes } = self;
+        format!(
+            "{name:<10} {nodes:>4} nodes  capture {capture:>8.1} ns/node  instantiate {instantiate:>8.1} ns/node  {bytes:>9} bytes/executable"
+        )
     }
 }
 
