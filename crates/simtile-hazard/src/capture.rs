@@ -20,6 +20,7 @@ use crate::stats::Rule;
 use crate::stream::{Held, Later, Stream, StreamInner, StreamKind, StreamState};
 use crate::submit::Access;
 use crate::tracker::{Inner, Tracker};
+use crate::union::AccessUnion;
 use simtile_sync::Mutex;
 use simtile_sync::atomic::Ordering;
 use smallvec::SmallVec;
@@ -429,37 +430,12 @@ impl<B: Backend> core::fmt::Debug for Capture<B> {
     }
 }
 
-/// Cuts and joins accesses so that those of one region are disjoint and each byte has one mode that covers all.
-fn normalise(mut accesses: Vec<(RegionId, u64, u64, Kind)>) -> Vec<CapturedAccess> {
-    accesses.sort_unstable_by_key(|access| (access.0, access.1, access.2));
-    let mut out: Vec<CapturedAccess> = Vec::new();
-    let mut at = 0;
-    while at < accesses.len() {
-        let region = accesses[at].0;
-        let next =
-            accesses[at..].iter().position(|access| access.0 != region).map_or(accesses.len(), |n| at + n);
-        let group = &accesses[at..next];
-        let mut bounds: Vec<u64> = group.iter().flat_map(|access| [access.1, access.2]).collect();
-        bounds.sort_unstable();
-        bounds.dedup();
-        for pair in bounds.windows(2) {
-            let (start, end) = (pair[0], pair[1]);
-            let over = group.iter().filter(|access| access.1 <= start && access.2 >= end);
-            let Some(kind) = over.map(|access| access.3).reduce(Kind::join) else { continue };
-            let mode = kind.mode();
-            // A piece that starts inside an element would say another phase.
-            let mode = match mode {
-                Mode::Accumulate { .. } if Kind::new(mode, start, kind.device()) != kind => Mode::Write,
-                mode => mode,
-            };
-            match out.last_mut() {
-                Some(last) if last.region == region && last.end == start && last.mode == mode => {
-                    last.end = end
-                }
-                _ => out.push(CapturedAccess { region, start, end, mode }),
-            }
-        }
-        at = next;
+/// The touches as a set.
+fn normalise(accesses: Vec<(RegionId, u64, u64, Kind)>) -> Vec<CapturedAccess> {
+    let mut union = AccessUnion::default();
+    for (region, start, end, kind) in accesses {
+        union.push(region, start, end, kind, ());
     }
-    out
+    union.join();
+    union.set().iter().map(|(access, ())| *access).collect()
 }

@@ -1,11 +1,12 @@
 //! The host as an axis: claims of guards on the host, and regions that foreign code holds.
 
 use crate::backend::Backend;
-use crate::error::{Busy, Conflict, Party, Step, SubmitError};
+use crate::error::{Busy, Conflict, Party, SubmitError};
 use crate::event::EventRef;
 use crate::ids::{AxisId, Stamp};
 use crate::mode::{Kind, Mode};
 use crate::mutate::site;
+use crate::planted::{Bug, is_planted};
 use crate::ranges::Toucher;
 use crate::region::{Foreign, HostEntry, Region, with_state};
 use crate::stats::Rule;
@@ -57,7 +58,7 @@ impl<B: Backend> Tracker<B> {
             let who = Toucher { axis: HOST_AXIS, frontier: &Default::default() };
             let limit = usize::MAX;
             state.ranges.plan(start, end, kind, &who, &inner.axes, limit, &mut (0, 0), |entry, _| {
-                if site!(WaitHost) {
+                if site!(WaitHost) && !is_planted(Bug::HostGuardWithoutWait) {
                     pending.push(Stamp { axis: entry.axis, epoch: entry.epoch });
                 }
             });
@@ -121,14 +122,7 @@ impl<B: Backend> Tracker<B> {
                 Settled::Complete => return Ok(()),
                 Settled::Failed => return Err(SubmitError::Failed { axis: stamp.axis }),
                 Settled::Unsealed => simtile_sync::thread::yield_now(),
-                Settled::Pending(event) => {
-                    let driver = |error| SubmitError::Driver { step: Step::HostWait, error };
-                    if !self.query(&event).map_err(driver)? {
-                        let events = [event];
-                        self.backend().wait_any(&events).map_err(driver)?;
-                        let _fired = self.query(&events[0]).map_err(driver)?;
-                    }
-                }
+                Settled::Pending(event) => self.inner.wait_for_event(event)?,
             }
         }
     }

@@ -25,6 +25,8 @@ mod mode;
 mod mutate;
 mod permit;
 mod plan;
+#[doc(hidden)]
+pub mod planted;
 mod probe;
 mod ranges;
 mod region;
@@ -34,6 +36,7 @@ mod stats;
 mod stream;
 mod submit;
 mod tracker;
+mod union;
 
 pub use backend::{Backend, Quarantine};
 pub use capture::{Capture, CaptureSet, CapturedAccess};
@@ -52,3 +55,4 @@ pub use stats::{Rule, Stats};
 pub use stream::{Stream, StreamKind};
 pub use submit::{Access, Options, Outside, Policy, Submitted, WaitNote};
 pub use tracker::{Config, Settled, SyncMark, Tracker};
+pub use union::AccessUnion;

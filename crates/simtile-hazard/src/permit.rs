@@ -145,7 +145,12 @@ impl<B: Backend> Inner<B> {
         if self.collect_permits(stream, context) {
             return Ok(());
         }
-        let events = self.permit_events(stream, context);
+        let mut events = self.permit_events(stream, context);
+        if events.len() == 1
+            && let Some(event) = events.pop()
+        {
+            return self.wait_for_event(event);
+        }
         if events.is_empty() {
             // Some thread is between its submission and its seal.
             simtile_sync::thread::yield_now();

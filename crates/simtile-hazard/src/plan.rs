@@ -5,11 +5,12 @@ use crate::error::{Conflict, Party, SubmitError};
 use crate::ids::Stamp;
 use crate::mode::{Kind, Mode};
 use crate::mutate::site;
+use crate::planted::{Bug, is_planted};
 use crate::ranges::{Entry, Touched, Toucher, Why};
 use crate::region::{Foreign, RegionGuard, RegionState, with_state};
 use crate::stats::Rule;
 use crate::stream::{StreamInner, StreamState};
-use crate::submit::{Access, Options, Policy};
+use crate::submit::{Access, Options, Policy, by_region};
 use crate::tracker::Inner;
 use simtile_sync::atomic::Ordering;
 use smallvec::SmallVec;
@@ -59,52 +60,70 @@ impl<B: Backend> Inner<B> {
         options: &Options,
         plan: &mut Plan,
     ) -> Result<(), SubmitError<B>> {
-        let who = Toucher { axis: stream.axis, frontier: &state.frontier };
-        let mut skipped = (0, 0);
-        let mut guard = 0;
-        // Out here, so that the ordinary touch moves no result about.
-        let mut refused = Ok(());
-        for (at, access) in list.iter().enumerate() {
-            if at > 0 && !core::ptr::eq(access.region, list[at - 1].region) {
-                guard += 1;
+        let mut first = 0;
+        for (accesses, guard) in by_region(list).zip(guards) {
+            for (within, access) in accesses.iter().enumerate() {
+                // What one stream alone uses is in its order anyway.
+                let quiet = guard.get_mut().is_some_and(|alone| alone.get_mut().quiet_for(stream.axis));
+                if !quiet {
+                    self.plan_access(stream, state, first + within, access, guard, options, plan)?;
+                }
             }
-            let kind = Kind::new(access.mode, access.start, stream.device);
-            with_state(&mut guards[guard], |region| {
-                if !region.host.is_empty() || region.foreign != Foreign::None {
-                    refused = self.plan_held(region, access, kind, Some(stream));
-                    if refused.is_err() {
+            first += accesses.len();
+        }
+        Ok(())
+    }
+
+    /// [`Inner::plan`] for one access that may meet others. Apart, so that what meets nobody stays short.
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
+    fn plan_access(
+        &self,
+        stream: &StreamInner<B>,
+        state: &StreamState<B>,
+        at: usize,
+        access: &Access<'_>,
+        guard: &mut RegionGuard<'_>,
+        options: &Options,
+        plan: &mut Plan,
+    ) -> Result<(), SubmitError<B>> {
+        let who = Toucher { axis: stream.axis, frontier: &state.frontier };
+        let kind = Kind::new(access.mode, access.start, stream.device);
+        let mut skipped = (0, 0);
+        let planned = with_state(guard, |region| {
+            if !region.is_free() {
+                self.plan_held(region, access, kind, Some(stream))?;
+            }
+            let limit = self.config.max_readers;
+            region.ranges.plan(
+                access.start,
+                access.end,
+                kind,
+                &who,
+                &self.axes,
+                limit,
+                &mut skipped,
+                |entry, why| {
+                    if is_planted(Bug::WriteAfterReadLost) && entry.kind == Kind::READ {
                         return;
                     }
-                }
-                region.ranges.plan(
-                    access.start,
-                    access.end,
-                    kind,
-                    &who,
-                    &self.axes,
-                    self.config.max_readers,
-                    &mut skipped,
-                    |entry, why| {
-                        if why == Why::Conflict {
-                            plan.met |= 1 << at.min(63);
-                        }
-                        if options.policy == Policy::Unchecked {
-                            self.stats.fire(Rule::Unchecked);
-                        } else {
-                            plan.add(at, entry, kind, why);
-                        }
-                    },
-                );
-            });
-            if refused.is_err() {
-                break;
-            }
-        }
+                    if why == Why::Conflict {
+                        plan.met |= 1 << at.min(63);
+                    }
+                    if options.policy == Policy::Unchecked {
+                        self.stats.fire(Rule::Unchecked);
+                    } else {
+                        plan.add(at, entry, kind, why);
+                    }
+                },
+            );
+            Ok(())
+        });
         if skipped != (0, 0) {
             self.stats.add(Rule::SkipDominated, skipped.0.into());
             self.stats.add(Rule::SkipCompleted, skipped.1.into());
         }
-        refused
+        planned
     }
 
     /// Checks an access against what the host and foreign code hold.

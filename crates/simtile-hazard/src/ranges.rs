@@ -116,9 +116,33 @@ impl Ranges {
     ) {
         for range in &self.list[self.overlapping(start, end)] {
             // What one stream alone touches is in its order anyway.
-            if range.entries.iter().any(|entry| entry.axis != who.axis) {
+            if !range.only_of(who.axis) {
                 range.plan(kind, who, know, limit, skipped, &mut follow);
             }
+        }
+    }
+
+    /// Whether it is one range with stamps of `axis` alone, so that a touch by `axis` has nothing to follow.
+    #[inline]
+    pub(crate) fn only_of(&self, axis: AxisId) -> bool {
+        matches!(self.list.as_slice(), [only] if only.only_of(axis))
+    }
+
+    /// [`Ranges::touch`] where it only renews the stamps that `axis` has on the only range. Whether it did so.
+    #[inline]
+    pub(crate) fn touch_again(
+        &mut self,
+        start: u64,
+        end: u64,
+        kind: Kind,
+        axis: AxisId,
+        epoch: Epoch,
+    ) -> bool {
+        match self.list.as_mut_slice() {
+            [only] if only.start == start && only.end == end && only.eager == 0 => {
+                only.renew(kind, epoch, axis)
+            }
+            _ => false,
         }
     }
 
@@ -306,19 +330,32 @@ impl Range {
             self.eager -= 1;
             report.seal = true;
         }
+        if !self.renew(kind, epoch, who.axis) {
+            self.update_slow(kind, epoch, who, know, report);
+        }
+    }
+
+    /// Whether the stamps are of `axis` alone.
+    #[inline]
+    fn only_of(&self, axis: AxisId) -> bool {
+        self.entries.iter().all(|entry| entry.axis == axis)
+    }
+
+    /// Where a touch changes nothing but the epoch (or the kind) of the newest stamp, does so. Whether it did.
+    #[inline]
+    fn renew(&mut self, kind: Kind, epoch: Epoch, axis: AxisId) -> bool {
         match self.entries.as_mut_slice() {
-            [only] if only.axis == who.axis && kind.covers(only.kind) => {
-                *only = Entry { axis: who.axis, epoch, kind };
-                return;
+            [only] if only.axis == axis && kind.covers(only.kind) => {
+                *only = Entry { axis, epoch, kind };
+                true
             }
             // Read, and read again, what the same stream has written.
-            [first, last] if first.axis == who.axis && last.axis == who.axis && kind == last.kind => {
+            [first, last] if first.axis == axis && last.axis == axis && kind == last.kind => {
                 last.epoch = epoch;
-                return;
+                true
             }
-            _ => {}
+            _ => false,
         }
-        self.update_slow(kind, epoch, who, know, report);
     }
 
     fn update_slow(

@@ -27,6 +27,20 @@ pub(crate) struct RegionState {
     pub foreign: Foreign,
 }
 
+impl RegionState {
+    /// Whether neither the host nor foreign code holds anything of it.
+    #[inline]
+    pub(crate) fn is_free(&self) -> bool {
+        self.host.is_empty() && self.foreign == Foreign::None
+    }
+
+    /// Whether a touch by `axis` meets nobody else, so that there is nothing to plan. (False may be too careful.)
+    #[inline]
+    pub(crate) fn quiet_for(&self, axis: AxisId) -> bool {
+        self.is_free() && self.ranges.only_of(axis)
+    }
+}
+
 /// A range that the host holds.
 #[derive(Clone, Copy)]
 pub(crate) struct HostEntry {

@@ -4,6 +4,7 @@ use crate::axis::FAILED;
 use crate::backend::{Backend, Quarantine};
 use crate::ids::{AxisId, Stamp};
 use crate::mutate::site;
+use crate::planted::{Bug, is_planted};
 use crate::region::{Foreign, Region};
 use crate::stats::Rule;
 use crate::stream::{Action, Held, Later, Request, StreamInner, StreamKind, StreamState};
@@ -121,6 +122,7 @@ impl<B: Backend> Inner<B> {
         let free_of_capture = state.capture.is_none() || !site!(FreeCapturing);
         let healthy = self.axes.get(stream.axis).is_some_and(|slot| !slot.has(FAILED));
         let follows = !site!(FreeFollows)
+            || is_planted(Bug::FreeWithoutLooking)
             || stamps.iter().all(|&stamp| {
                 stamp.axis == stream.axis
                     || state.frontier.get(stamp.axis) >= stamp.epoch

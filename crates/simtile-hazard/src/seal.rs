@@ -2,6 +2,7 @@
 
 use crate::axis::FAILED;
 use crate::backend::Backend;
+use crate::error::{Step, SubmitError};
 use crate::event::EventRef;
 use crate::ids::{AxisId, Epoch, Stamp};
 use crate::mutate::site;
@@ -183,6 +184,24 @@ impl<B: Backend> Inner<B> {
                     }
                 }
             }
+        }
+    }
+
+    /// Waits on the host, holding nothing, until an event has fired, and notes it. It is not asked first: a wait for what has
+    /// fired is as cheap as the question.
+    pub(crate) fn wait_for_event(&self, event: EventRef<B>) -> Result<(), SubmitError<B>> {
+        let driver = |error| SubmitError::Driver { step: Step::HostWait, error };
+        let events = [event];
+        match self.backend.wait_any(&events) {
+            Ok(()) => {
+                self.fired(&events[0]);
+                Ok(())
+            }
+            // Whether the stream is lost, or the wait alone was refused, is for the event to say.
+            Err(refused) => match self.query(&events[0]).map_err(driver)? {
+                true => Ok(()),
+                false => Err(driver(refused)),
+            },
         }
     }
 

@@ -372,6 +372,43 @@ pub fn check_shared_memory(
     Ok(())
 }
 
+/// How two sides of a size relation compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum SizeComparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+/// Checks a size relation between lengths and scalars of a launch. A side that left 64 bits on the way is `None`.
+///
+/// # Errors
+/// [`LaunchContractError::SizeRequirementOverflow`], [`LaunchContractError::SizeRequirementViolated`].
+pub fn check_size_relation(
+    kernel: &'static str,
+    left: Option<u64>,
+    comparison: SizeComparison,
+    right: Option<u64>,
+) -> Result<(), LaunchContractError> {
+    use SizeComparison as C;
+    let (Some(left), Some(right)) = (left, right) else {
+        return Err(LaunchContractError::SizeRequirementOverflow { kernel });
+    };
+    let holds = match comparison {
+        C::Equal => left == right,
+        C::NotEqual => left != right,
+        C::Less => left < right,
+        C::LessOrEqual => left <= right,
+        C::Greater => left > right,
+        C::GreaterOrEqual => left >= right,
+    };
+    if holds { Ok(()) } else { Err(LaunchContractError::SizeRequirementViolated { kernel, left, right }) }
+}
+
 macro_rules! errors {
     ($($(#[$doc:meta])* $variant:ident { $($field:ident: $ty:ty),* } => $text:literal;)*) => {
         /// A launch that breaks its kernel's contract or its device's limits.
@@ -560,6 +597,62 @@ mod tests {
         ));
         assert!(check_shared_memory("k", 16, 49136, 49152, false).is_ok());
         assert!(check_shared_memory("k", 17, 49136, 49152, false).is_err());
+    }
+
+    #[test]
+    fn blocks_and_clusters_have_their_products() {
+        let most = LaunchContractSpec::new("k", BlockRequirement::MaxThreads(64), Smem::NONE);
+        assert!(most.check(&config((1, 1, 1), (8, 4, 2), 0)).is_ok());
+        assert_eq!(
+            most.check(&config((1, 1, 1), (8, 4, 3), 0)),
+            Err(E::BlockThreadsExceedContract { kernel: "k", threads: 96, limit: 64 })
+        );
+        let huge = (u32::MAX, u32::MAX, u32::MAX);
+        assert!(matches!(
+            most.check(&config((1, 1, 1), huge, 0)),
+            Err(E::DimensionProductOverflow { dimension: LaunchDimension::Block, .. })
+        ));
+        let hollow = most.with_cluster((2, 0, 1));
+        assert_eq!(
+            hollow.check(&config((2, 1, 1), (1, 1, 1), 0)).unwrap_err().to_string(),
+            "kernel k: cluster y is 0"
+        );
+    }
+
+    #[test]
+    fn a_contract_keeps_what_diagnostics_show() {
+        let range = Smem::Range { min: 16, max: 64, alignment: 8 };
+        let spec = LaunchContractSpec::new("k", BlockRequirement::Exact((8, 4, 1)), range)
+            .with_cluster((2, 1, 1))
+            .with_cooperative()
+            .with_min_compute_capability(9, 0)
+            .with_u32_coordinates();
+        assert_eq!((spec.name(), spec.block()), ("k", BlockRequirement::Exact((8, 4, 1))));
+        assert_eq!((spec.cluster(), spec.cooperative()), (Some((2, 1, 1)), true));
+        assert_eq!(spec.min_compute_capability(), Some((9, 0)));
+        assert_eq!(spec.coordinates(), CoordinateRequirement::U32);
+        let room = spec.dynamic_shared_memory();
+        assert_eq!((room, room.max_bytes(), room.alignment()), (range, 64, 8));
+    }
+
+    #[test]
+    fn size_relations() {
+        use SizeComparison as C;
+        let holds = [
+            (3, C::Equal, 3),
+            (3, C::NotEqual, 4),
+            (3, C::Less, 4),
+            (4, C::LessOrEqual, 4),
+            (5, C::Greater, 4),
+            (4, C::GreaterOrEqual, 4),
+        ];
+        for (left, comparison, right) in holds {
+            assert!(check_size_relation("k", Some(left), comparison, Some(right)).is_ok(), "{comparison:?}");
+        }
+        let no = check_size_relation("k", Some(4), C::Less, Some(4)).unwrap_err();
+        assert_eq!(no.to_string(), "kernel k: the size relation between 4 and 4 does not hold");
+        let over = check_size_relation("k", u64::MAX.checked_add(1), C::Less, Some(4));
+        assert!(matches!(over, Err(E::SizeRequirementOverflow { .. })));
     }
 
     #[test]

@@ -55,6 +55,9 @@ impl LaunchConfig {
     /// Largest grid in x, the same on every device.
     pub const MAX_GRID_X: u32 = i32::MAX as u32;
 
+    /// Largest grid in y and z, the same on every device.
+    pub const MAX_GRID_YZ: u32 = 65_535;
+
     /// Enough blocks of 256 threads for one thread an element; [`LaunchConfig::EMPTY`] for none.
     pub const fn for_num_elems(n: u32) -> Self {
         if n == 0 {
@@ -90,6 +93,67 @@ impl LaunchConfig {
             });
         }
         Ok(Self { grid_dim: (blocks as u32, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 })
+    }
+
+    /// Enough blocks of this shape for one thread an element of a rectangle, width and height; [`LaunchConfig::EMPTY`] if one of them
+    /// is 0.
+    ///
+    /// # Errors
+    /// [`GeometryError::ZeroThreads`], or [`GeometryError::TooManyElements`], with the axis's elements, if the grid would exceed
+    /// 2^31 - 1 blocks in x or 65 535 in y.
+    pub const fn covering_2d(extent: (u64, u64), block: (u32, u32)) -> Result<Self, GeometryError> {
+        Self::covering_3d((extent.0, extent.1, 1), (block.0, block.1, 1))
+    }
+
+    /// As [`LaunchConfig::covering_2d`], of a box: width, height, depth.
+    ///
+    /// # Errors
+    /// As there; at most 65 535 blocks in z, too.
+    pub const fn covering_3d(extent: (u64, u64, u64), block: (u32, u32, u32)) -> Result<Self, GeometryError> {
+        if block.0 == 0 || block.1 == 0 || block.2 == 0 {
+            return Err(GeometryError::ZeroThreads);
+        }
+        if extent.0 == 0 || extent.1 == 0 || extent.2 == 0 {
+            return Ok(Self::EMPTY);
+        }
+        const fn blocks(elements: u64, threads: u32, most: u32) -> Result<u32, GeometryError> {
+            let blocks = elements.div_ceil(threads as u64);
+            if blocks > most as u64 {
+                return Err(GeometryError::TooManyElements { elements, limit: most as u64 * threads as u64 });
+            }
+            Ok(blocks as u32)
+        }
+        let x = match blocks(extent.0, block.0, Self::MAX_GRID_X) {
+            Ok(x) => x,
+            Err(error) => return Err(error),
+        };
+        let y = match blocks(extent.1, block.1, Self::MAX_GRID_YZ) {
+            Ok(y) => y,
+            Err(error) => return Err(error),
+        };
+        let z = match blocks(extent.2, block.2, Self::MAX_GRID_YZ) {
+            Ok(z) => z,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { grid_dim: (x, y, z), block_dim: block, shared_mem_bytes: 0 })
+    }
+
+    /// As many blocks as [`LaunchConfig::covering`] would take, but at most `blocks`: for kernels whose threads go on by the size of the
+    /// grid until everything is done.
+    ///
+    /// # Errors
+    /// [`GeometryError::ZeroThreads`] for blocks without threads, or none of them.
+    pub const fn grid_stride(n: u64, threads: u32, blocks: u32) -> Result<Self, GeometryError> {
+        if threads == 0 || blocks == 0 {
+            return Err(GeometryError::ZeroThreads);
+        }
+        if n == 0 {
+            return Ok(Self::EMPTY);
+        }
+        let most = if blocks > Self::MAX_GRID_X { Self::MAX_GRID_X } else { blocks };
+        let wanted = n.div_ceil(threads as u64);
+        let blocks = if wanted > most as u64 { most } else { wanted as u32 };
+        Ok(Self { grid_dim: (blocks, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 })
     }
 
     /// The launch of a Tile kernel over this grid of tiles: one thread a block, as Tile IR demands.
@@ -200,6 +264,25 @@ mod tests {
             );
         }
         assert_eq!(LaunchConfig::covering(8, 0), Err(GeometryError::ZeroThreads));
+    }
+
+    #[test]
+    fn rectangles_boxes_and_strides() {
+        let config = LaunchConfig::covering_2d((1000, 33), (32, 8)).unwrap();
+        assert_eq!((config.grid_dim, config.block_dim), ((32, 5, 1), (32, 8, 1)));
+        let config = LaunchConfig::covering_3d((5, 5, 5), (4, 2, 1)).unwrap();
+        assert_eq!(config.grid_dim, (2, 3, 5));
+        assert!(LaunchConfig::covering_3d((5, 0, 5), (4, 2, 1)).unwrap().is_empty());
+        assert_eq!(LaunchConfig::covering_2d((5, 5), (0, 2)), Err(GeometryError::ZeroThreads));
+        let (elements, limit) = (65_536 * 8, 65_535 * 8);
+        assert_eq!(
+            LaunchConfig::covering_2d((1, elements), (32, 8)),
+            Err(GeometryError::TooManyElements { elements, limit })
+        );
+        assert_eq!(LaunchConfig::grid_stride(1 << 40, 256, 132).map(|c| c.grid_dim.0), Ok(132));
+        assert_eq!(LaunchConfig::grid_stride(257, 256, 132).map(|c| c.grid_dim.0), Ok(2));
+        assert!(LaunchConfig::grid_stride(0, 256, 132).unwrap().is_empty());
+        assert_eq!(LaunchConfig::grid_stride(1, 256, 0), Err(GeometryError::ZeroThreads));
     }
 
     #[test]

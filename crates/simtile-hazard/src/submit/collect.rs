@@ -10,7 +10,7 @@ use crate::mutate::site;
 #[inline]
 pub(crate) fn collect<'a, B: Backend>(accesses: &'a [Access<'a>]) -> Result<Accesses<'a>, SubmitError<B>> {
     let mut list = Accesses::new();
-    let mut sorted = true;
+    let (mut sorted, mut previous) = (true, None);
     for access in accesses {
         let (start, end, len) = (access.start, access.end, access.region.len());
         if start > end || end > len {
@@ -19,7 +19,9 @@ pub(crate) fn collect<'a, B: Backend>(accesses: &'a [Access<'a>]) -> Result<Acce
         if start == end {
             continue;
         }
-        sorted &= list.last().is_none_or(|last: &&Access<'_>| last.region.id() < access.region.id());
+        let id = Some(access.region.id());
+        sorted &= previous < id;
+        previous = id;
         list.push(access);
     }
     if !sorted {

@@ -8,6 +8,7 @@ use crate::event::EventRef;
 use crate::ids::Stamp;
 use crate::mutate::site;
 use crate::plan::Follow;
+use crate::planted::{Bug, is_planted};
 use crate::ranges::Why;
 use crate::stats::Rule;
 use crate::stream::{Held, Later, StreamInner, StreamKind, StreamState};
@@ -96,7 +97,7 @@ impl<B: Backend> Inner<B> {
         state: &mut StreamState<B>,
         events: &[(EventRef<B>, Follow)],
         list: &[&Access<'_>],
-        notes: &mut SmallVec<[WaitNote; 2]>,
+        notes: &mut Vec<WaitNote>,
     ) -> Result<(), Stop<B>> {
         for (event, follow) in events {
             // Each stamp is judged here, by itself, by what has been queued and what is complete now. (That another event
@@ -122,7 +123,7 @@ impl<B: Backend> Inner<B> {
             }
             let Some(handle) = &state.handle else { return Err(SubmitError::Closed.into()) };
             let leave_out = match follow.why {
-                Why::Conflict => !site!(WaitForeign),
+                Why::Conflict => !site!(WaitForeign) || is_planted(Bug::MissingWait),
                 Why::ReaderLimit => false,
             };
             if !leave_out && let Err(error) = self.backend.wait(handle, event.event()) {

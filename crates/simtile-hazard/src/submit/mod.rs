@@ -14,6 +14,7 @@ use crate::error::{Busy, SubmitError};
 use crate::mode::Kind;
 use crate::mutate::site;
 use crate::plan::Plan;
+use crate::planted::{Bug, is_planted};
 use crate::region::RegionGuard;
 use crate::stats::Rule;
 use crate::stream::{Held, Later, Stream, StreamInner};
@@ -40,6 +41,12 @@ impl<B: Backend> From<SubmitError<B>> for Stop<B> {
 
 type Guards<'a> = SmallVec<[RegionGuard<'a>; 8]>;
 type Accesses<'a> = SmallVec<[&'a Access<'a>; 8]>;
+
+/// The accesses of each region: a guard for each, in this order.
+#[inline]
+pub(crate) fn by_region<'l, 'a>(list: &'l [&'a Access<'a>]) -> impl Iterator<Item = &'l [&'a Access<'a>]> {
+    list.chunk_by(|a, b| core::ptr::eq(a.region, b.region))
+}
 
 impl<B: Backend> Tracker<B> {
     /// Submits: orders, stamps, calls `enqueue`. Waits only for permits and for other threads' submissions, holding nothing.
@@ -134,12 +141,13 @@ impl<B: Backend> Inner<B> {
     {
         // Declared first, so dropped last: after the stream and after the guards.
         let later = Later::new(self);
-        let mut guards = self.take_guards(stream, list, patient)?;
+        let mut guards = Guards::new();
+        self.take_guards(stream, list, patient, &mut guards)?;
         let mut own = Held::try_new(self, stream, &later).ok_or(Stop::Stream(None))?;
         self.admit(stream, own.state(), options)?;
         let mut plan = Plan::default();
         self.plan(stream, own.state(), list, &mut guards, options, &mut plan)?;
-        let mut notes = SmallVec::new();
+        let mut notes = Vec::new();
         if !plan.follow.is_empty() {
             // Never two streams: the own one is given back while others are sealed.
             drop(own);
@@ -150,12 +158,13 @@ impl<B: Backend> Inner<B> {
             // Held from the plan to the stamp. (The mutation check gives them up in between.)
             let exclusive = guards.iter().any(|guard| guard.is_exclusive());
             let held = if exclusive { site!(GuardExclusive) } else { site!(GuardShared) };
+            let held = held && !is_planted(Bug::GuardNotTaken);
             if !held {
                 guards.clear();
             }
             self.wait_for(stream, own.state(), &events, list, &mut notes)?;
             if !held {
-                guards = self.take_guards(stream, list, patient)?;
+                self.take_guards(stream, list, patient, &mut guards)?;
             }
         } else {
             self.seal_before_outside(stream, own.state(), options)?;
@@ -170,9 +179,9 @@ impl<B: Backend> Inner<B> {
         stream: &StreamInner<B>,
         list: &[&'a Access<'a>],
         patient: bool,
-    ) -> Result<Guards<'a>, Stop<B>> {
-        let mut guards = Guards::new();
-        for accesses in list.chunk_by(|a, b| core::ptr::eq(a.region, b.region)) {
+        guards: &mut Guards<'a>,
+    ) -> Result<(), Stop<B>> {
+        for accesses in by_region(list) {
             let kinds = accesses.iter().map(|access| Kind::new(access.mode, access.start, stream.device));
             let Some(kind) = kinds.reduce(Kind::join) else { continue };
             let region = accesses[0].region;
@@ -191,6 +200,6 @@ impl<B: Backend> Inner<B> {
             };
             guards.push(guard);
         }
-        Ok(guards)
+        Ok(())
     }
 }

@@ -5,7 +5,6 @@ use crate::event::EventRef;
 use crate::ids::{RegionId, Stamp};
 use crate::mode::Mode;
 use crate::region::Region;
-use smallvec::SmallVec;
 
 /// One touch of a submission.
 #[derive(Clone, Copy, Debug)]
@@ -94,8 +93,8 @@ pub struct Submitted<B: Backend, R> {
     pub stamp: Stamp,
     /// The event right behind it, if one was recorded.
     pub event: Option<EventRef<B>>,
-    /// The waits that were inserted.
-    pub waits: SmallVec<[WaitNote; 2]>,
+    /// The waits that were inserted. (A list that is thin while it is empty: this is moved through every layer.)
+    pub waits: Vec<WaitNote>,
 }
 
 impl<B: Backend, R: core::fmt::Debug> core::fmt::Debug for Submitted<B, R> {

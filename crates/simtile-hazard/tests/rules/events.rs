@@ -211,6 +211,21 @@ fn ranges_seen_on_two_streams_seal_eagerly_for_a_while() {
 }
 
 #[test]
+fn an_access_that_meets_any_number_of_streams_seals_eagerly() {
+    for readers in 1..5 {
+        let lab = Lab::new();
+        let (writer, x) = (lab.stream(), lab.region(64));
+        let streams: Vec<_> = (0..readers).map(|_| lab.stream()).collect();
+        for stream in &streams {
+            lab.submit(stream, &[read(&x)]);
+        }
+        let met = lab.submit(&writer, &[write(&x)]);
+        assert_eq!((met.waits.len(), met.event.is_some()), (readers, true));
+        lab.clean();
+    }
+}
+
+#[test]
 fn seal_before_queuing_anything_that_waits_for_the_outside() {
     let lab = Lab::new();
     let (a, x, y) = (lab.stream(), lab.region(64), lab.region(64));

@@ -298,6 +298,23 @@ fn aliasing_inside_one_launch_is_refused() {
     let error = lab.try_with(&a, &[(&x, 0, 32, Mode::Write), (&x, 16, 48, Mode::Read)], &Options::default());
     let Err(SubmitError::Aliased { region, start, end }) = error else { panic!("{error:?}") };
     assert_eq!((region, start, end), (x.region.id(), 16, 32));
+    // Whatever stands between them, in whatever order.
+    let (y, z) = (lab.region(64), lab.region(64));
+    for between in [[&y, &z], [&z, &y]] {
+        for list in [
+            vec![write(&x), write(between[0]), read(&x)],
+            vec![write(between[0]), write(&x), write(between[1]), read(&x)],
+            vec![write(&x), write(between[0]), write(between[1]), read(&x)],
+            vec![read(&x), write(&x), write(between[0])],
+            vec![write(between[0]), read(between[1]), write(&x), read(&x)],
+        ] {
+            let error = lab.try_with(&a, &list, &Options::default());
+            assert!(
+                matches!(error, Err(SubmitError::Aliased { region, .. }) if region == x.region.id()),
+                "{error:?}"
+            );
+        }
+    }
     lab.submit(&a, &[(&x, 0, 32, Mode::Write), (&x, 32, 48, Mode::Read)]);
     lab.submit(&a, &[(&x, 0, 32, Mode::Read), (&x, 16, 48, Mode::Read)]);
     let beyond = lab.try_with(&a, &[(&x, 0, 65, Mode::Read)], &Options::default());

@@ -576,10 +576,12 @@ impl Backend for Mock {
         }
         loop {
             for event in events {
-                // Only `query` tells the tracker, so only `query` adds to what the host knows.
+                // Which of several has fired only `query` tells the tracker, so only that adds to what the host knows.
                 let host = world.host;
                 let fired = world.fired(*event.event());
-                world.host = host;
+                if events.len() > 1 {
+                    world.host = host;
+                }
                 if fired? {
                     return Ok(());
                 }
