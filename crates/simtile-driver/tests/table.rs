@@ -122,3 +122,16 @@ fn unknown_enum_values_are_kept() {
     assert_eq!(CUresult(4242).name(), None);
     assert_eq!(format!("{:?}", CUresult(4242)), "CUresult(4242)");
 }
+
+/// An attribute of a launch lies where the driver looks: 72 bytes, the id first, the value at byte 8, the flag of a dependent launch at the
+/// value's first byte.
+#[test]
+fn attributes_of_launches_lie_where_the_driver_looks() {
+    use core::mem::{align_of, offset_of, size_of};
+    use simtile_driver::sys::{CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue};
+    assert_eq!((size_of::<CUlaunchAttribute>(), align_of::<CUlaunchAttribute>()), (72, 8));
+    assert_eq!((offset_of!(CUlaunchAttribute, id), offset_of!(CUlaunchAttribute, value)), (0, 8));
+    assert_eq!(size_of::<CUlaunchAttributeValue>(), 64);
+    assert_eq!(offset_of!(CUlaunchAttributeValue, programmaticStreamSerializationAllowed), 0);
+    assert_eq!(CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.0, 6);
+}

@@ -69,6 +69,8 @@ pub struct GlobalInfo {
     pub relocations: Vec<(u64, usize, i64)>,
     /// Whether it lies in constant memory.
     pub constant: bool,
+    /// Whether it lies in managed memory (`.attribute(.managed)`): one address for the host and every device.
+    pub managed: bool,
 }
 
 /// One launch, geometry already checked against the device.

@@ -30,6 +30,7 @@ mod entry;
 mod extras;
 mod handles;
 mod heap;
+mod holdings;
 mod lacks;
 mod modules;
 mod null;
@@ -43,6 +44,7 @@ mod testing;
 
 pub use config::{Checks, ConfigError, Mode, SimConfig};
 pub use control::Pause;
+pub use holdings::Holdings;
 pub use lacks::Lacks;
 pub use modules::{StandInCall, StandInError};
 pub use null::null;

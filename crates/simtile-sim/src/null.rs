@@ -6,6 +6,7 @@
 //! remembered but pinned memory, and a download leaves the host's memory as it was.
 
 use crate::core::Res;
+use crate::engine::capture::exchange_mode;
 use crate::entry::Arg;
 use crate::profile::Profile;
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -295,6 +296,9 @@ answers! {
     fn cuOccupancyMaxPotentialBlockSize(grid: *mut c_int, block: *mut c_int, _function: CUfunction, _dynamic_of: CUoccupancyB2DSize, _dynamic: usize, _limit: c_int) {
         grid.set(132)?;
         block.set(1024)
+    }
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode) {
+        mode.set(exchange_mode(mode.get()?))
     }
     fn cuGraphCreate(graph: *mut CUgraph, _flags: c_uint) { graph.set(CUgraph(handle())) }
     fn cuGraphClone(graph: *mut CUgraph, _original: CUgraph) { graph.set(CUgraph(handle())) }

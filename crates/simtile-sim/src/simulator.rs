@@ -243,6 +243,11 @@ impl Simulator {
         self.core().state.lock().policy.recording()
     }
 
+    /// What its users have made and not ended, and allocated and not freed.
+    pub fn holdings(&self) -> crate::Holdings {
+        self.core().holdings()
+    }
+
     /// How many pieces of work are queued or running, over all streams.
     pub fn pending(&self) -> usize {
         self.core().state.lock().streams.values().map(|stream| stream.items.len()).sum()

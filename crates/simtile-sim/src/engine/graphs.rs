@@ -67,8 +67,12 @@ pub(crate) struct Conditional {
     pub(crate) handles: Box<[CUgraph]>,
 }
 
+/// The graph of a condition whose graph was destroyed.
+pub(crate) const NO_GRAPH: u64 = 0;
+
 /// A condition of a graph.
 pub(crate) struct Condition {
+    /// Its uid, or [`NO_GRAPH`].
     pub(crate) graph: u64,
     pub(crate) context: u64,
     /// What a launch sets it to.
@@ -378,7 +382,9 @@ impl GraphStore {
         for handle in graph.nodes.values() {
             let _ = self.node_handles.remove(handle.0);
         }
-        self.conditions.retain(|_, condition| condition.graph != uid);
+        // Executables that were made of it, and their launches in flight, go on with its conditions; new nodes cannot have them.
+        let of_it = self.conditions.values_mut().filter(|condition| condition.graph == uid);
+        of_it.for_each(|condition| condition.graph = NO_GRAPH);
         graph.graph.nodes().for_each(|(_, work)| self.drop_inner(work));
     }
 

@@ -24,6 +24,16 @@ pub(crate) struct Loaded {
     pub(crate) traits: DeviceTraits,
 }
 
+impl Loaded {
+    /// Addresses of the variables in managed memory, by their number.
+    pub(crate) fn managed(&self) -> BTreeMap<usize, u64> {
+        let all = self.program.globals().iter().zip(&self.globals).enumerate();
+        all.filter(|(_, (global, _))| global.managed)
+            .map(|(number, (_, &address))| (number, address))
+            .collect()
+    }
+}
+
 /// A kernel launch.
 #[derive(Clone)]
 pub(crate) struct Launch {

@@ -53,15 +53,8 @@ impl Core {
         if counted {
             self.take_place(state, stream)?;
         } else {
-            // A launch that waits for a place holds everything else on its stream back, and host
-            // functions everywhere.
-            let everywhere = matches!(work, Work::Host(_));
-            let (uid, context) = (stream.uid, stream.context.uid);
-            self.wait_until(state, |state| {
-                let stream = state.streams.get(&uid).map_or(0, |stream| stream.blocked);
-                let context = state.contexts.get(&context).map_or(0, |context| context.blocked);
-                stream == 0 && (context == 0 || !everywhere)
-            })?;
+            // Blocked launches hold host functions up everywhere.
+            self.pass_blocked_launches_on(state, stream, matches!(work, Work::Host(_)))?;
         }
         self.context_health(state, stream.context.uid)?;
         let seq = state.next_seq;
@@ -104,6 +97,25 @@ impl Core {
             return Err(CUresult::CUDA_ERROR_OPERATING_SYSTEM);
         }
         Ok(())
+    }
+
+    /// Waits while a launch on the stream (or, if asked, anywhere in its context) waits for a place: it holds back what
+    /// takes no place itself. Gives the engine's lock up only if it has to wait.
+    ///
+    /// # Errors
+    /// As [`Core::wait_until`].
+    pub(crate) fn pass_blocked_launches_on(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        stream: &StreamRef,
+        everywhere: bool,
+    ) -> Res {
+        let (uid, context) = (stream.uid, stream.context.uid);
+        self.wait_until(state, |state| {
+            let stream = state.streams.get(&uid).map_or(0, |stream| stream.blocked);
+            let context = state.contexts.get(&context).map_or(0, |context| context.blocked);
+            stream == 0 && (context == 0 || !everywhere)
+        })
     }
 
     pub(crate) fn take_place(&self, state: &mut MutexGuard<'_, State>, stream: &StreamRef) -> Res {

@@ -69,6 +69,13 @@ impl Pools {
         Self { inner: Mutex::new(inner) }
     }
 
+    /// Pools with a handle that are no device's default.
+    pub(crate) fn count_created(&self) -> usize {
+        let inner = self.inner.lock();
+        let default = |arena: &u64| inner.default.values().any(|known| known == arena);
+        inner.handles.iter().filter(|(_, arena)| !default(arena)).count()
+    }
+
     /// Makes a pool that reserves at most `most` bytes (0: no limit).
     pub(crate) fn create(&self, core: &Core, device: i32, most: u64) -> Res<Arc<Pool>> {
         self.inner.lock().create(core, device, most)
@@ -219,20 +226,25 @@ impl Pools {
         // Two threads may get here with one address; one of them takes the name away.
         let allocation = core.space.unname(base).map_err(|_| INVALID)?;
         let mut state = core.state.lock();
-        let frontier = state.streams.get(&stream.uid).map(|s| s.frontier.clone()).unwrap_or_default();
-        let record = Record::pending((stream.uid, state.next_seq), frontier);
-        let work = Work::Memory(MemoryWork::End(allocation.clone(), record.clone()));
-        let queued = core.enqueue_locked(&mut state, stream, work);
-        // The engine's lock was not given up since the number was taken.
-        let position = state.next_seq - 1;
+        // Waits first, as `enqueue_locked` would: what it finds then (the next number, what the stream follows) is still so
+        // when the free is queued, since the lock is not given up any more.
+        let queued = core.pass_blocked_launches_on(&mut state, stream, false).and_then(|()| {
+            let frontier = state.streams.get(&stream.uid).map(|s| s.frontier.clone()).unwrap_or_default();
+            let record = Record::pending((stream.uid, state.next_seq), frontier);
+            let work = Work::Memory(MemoryWork::End(allocation.clone(), record.clone()));
+            core.enqueue_locked(&mut state, stream, work).map(|()| record)
+        });
         drop(state);
-        if let Err(code) = queued {
-            core.space.name(&allocation);
-            return Err(code);
+        match queued {
+            Ok(record) => {
+                self.give_back(base, Some(record));
+                Ok(())
+            }
+            Err(code) => {
+                core.space.name(&allocation);
+                Err(code)
+            }
         }
-        let point = Point { stream: stream.uid, position };
-        self.give_back(base, Some((point, record)));
-        Ok(())
     }
 
     /// Frees memory of a pool at once, without an order.
@@ -243,14 +255,23 @@ impl Pools {
         Ok(())
     }
 
+    /// The frees on a stream that are remembered: number, and what the record says of itself.
+    #[cfg(test)]
+    pub(crate) fn frees_of(&self, stream: u64) -> Vec<(u64, (u64, u64))> {
+        let inner = self.inner.lock();
+        let of = inner.frees.iter().filter(|((of, _), _)| *of == stream);
+        of.map(|((_, position), record)| (*position, record.origin)).collect()
+    }
+
     /// The pool takes an allocation back; nothing happens for memory of no pool.
-    fn give_back(&self, base: u64, point: Option<(Point, Arc<Record>)>) {
+    fn give_back(&self, base: u64, free: Option<Arc<Record>>) {
         let mut inner = self.inner.lock();
         let Some(arena) = inner.owners.remove(&base) else { return };
         let Some(pool) = inner.pools.get(&arena).cloned() else { return };
-        let tag = point.map(|(point, record)| {
-            inner.frees.insert((point.stream, point.position), record);
-            point
+        let tag = free.map(|record| {
+            let (stream, position) = record.origin;
+            inner.frees.insert((stream, position), record);
+            Point { stream, position }
         });
         // The pool only refuses what it does not own, and the table of owners said that it does.
         let _ = pool.free(base, tag);

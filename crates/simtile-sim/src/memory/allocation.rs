@@ -108,6 +108,8 @@ pub struct Origin {
     pub flags: u32,
     /// User memory that was registered, not allocated.
     pub registered: bool,
+    /// A variable of a module or library: it goes with that, and no call frees it.
+    pub variable: bool,
 }
 
 /// A mapped range of addresses.

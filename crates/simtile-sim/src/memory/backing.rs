@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 /// its own pointers has no bits: all of it counts as written.
 pub struct Backing {
     data: NonNull<u8>,
-    /// How it was allocated; `None` if the bytes belong to somebody else.
-    layout: Option<Layout>,
+    /// The block that they lie in and how it was allocated; `None` if they belong to somebody else.
+    block: Option<(NonNull<u8>, Layout)>,
     len: u64,
     written: Option<Written>,
 }
@@ -32,6 +32,8 @@ impl std::fmt::Debug for Backing {
 
 /// Alignment of the first byte of device memory: what `cuMemAlloc` gives at least.
 const DEVICE_ALIGN: usize = 512;
+/// Alignment that zeroed memory has without being written to.
+const ANY_ALIGN: usize = 16;
 /// Alignment of page-locked memory.
 const PAGE: usize = 4096;
 /// Bytes that go through the stack at a time when two backings are copied.
@@ -50,11 +52,17 @@ impl Backing {
 
     fn allocate(len: u64, align: usize, tracked: bool) -> Option<Self> {
         let size = usize::try_from(len).ok()?.max(1).checked_next_multiple_of(16)?;
-        let layout = Layout::from_size_align(size, align).ok()?;
+        // Aligned here: the allocator of the standard library touches every page of zeroed memory that is to be aligned to
+        // more than this, and gigabytes that nobody uses would take time and memory.
+        let layout = Layout::from_size_align(size.checked_add(align - ANY_ALIGN)?, ANY_ALIGN).ok()?;
         let written = if tracked { Some(Written::new(size)?) } else { None };
         // SAFETY: the size is not zero.
-        let data = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(Self { data, layout: Some(layout), len, written })
+        let block = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        let skip = block.align_offset(align);
+        // SAFETY: the block is aligned to ANY_ALIGN, so at most `align - ANY_ALIGN` bytes are skipped, and so many more
+        // than `size` were allocated.
+        let data = unsafe { block.add(skip) };
+        Some(Self { data, block: Some((block, layout)), len, written })
     }
 
     /// Somebody else's memory. `None` if the address is null.
@@ -62,7 +70,7 @@ impl Backing {
     /// # Safety
     /// The bytes stay readable and writable as long as this value lives.
     pub unsafe fn foreign(data: *mut u8, len: u64) -> Option<Self> {
-        Some(Self { data: NonNull::new(data)?, layout: None, len, written: None })
+        Some(Self { data: NonNull::new(data)?, block: None, len, written: None })
     }
 
     /// Length in bytes.
@@ -326,9 +334,9 @@ impl Pattern {
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        if let Some(layout) = self.layout {
+        if let Some((block, layout)) = self.block {
             // SAFETY: it was allocated with this layout, and this is the owner.
-            unsafe { std::alloc::dealloc(self.data.as_ptr(), layout) };
+            unsafe { std::alloc::dealloc(block.as_ptr(), layout) };
         }
     }
 }
@@ -356,6 +364,28 @@ mod tests {
         assert!(b.is_written(0, 10));
         b.forget_written(0, 10);
         assert_eq!(b.first_unwritten(0, 10), None);
+    }
+
+    /// Bytes of the process that are in memory.
+    #[cfg(target_os = "linux")]
+    fn resident() -> u64 {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn pages_that_nobody_touches_cost_nothing() {
+        let before = resident();
+        let all = [Backing::new(2 << 30).unwrap(), Backing::host(2 << 30).unwrap()];
+        for b in &all {
+            b.store(1 << 30, [1u8]);
+            assert_eq!(b.load::<1>((2 << 30) - 1), [0]);
+        }
+        // Other tests of this process use memory at the same time.
+        let grown = resident().saturating_sub(before);
+        assert!(grown < 1 << 30, "{grown} bytes for a few pages");
+        assert!(all[0].as_ptr().addr().is_multiple_of(DEVICE_ALIGN));
     }
 
     #[test]

@@ -366,6 +366,11 @@ impl AddressSpace {
         all
     }
 
+    /// Every allocation that calls may name.
+    pub fn named(&self) -> Vec<Arc<Allocation>> {
+        self.map.read().named.values().cloned().collect()
+    }
+
     /// Lets `from` reach memory of `owner`, or no longer.
     pub fn set_peer_access(&self, from: i32, owner: i32, allowed: bool) {
         let mut map = self.map.write();

@@ -244,6 +244,22 @@ impl Vmm {
         self.inner.lock().handles.get(&handle).map(|(object, _)| object.clone()).ok_or(VmmError::NoHandle)
     }
 
+    /// Reserved ranges, and handles.
+    pub fn counts(&self) -> (usize, usize) {
+        let inner = self.inner.lock();
+        (inner.reservations.len(), inner.handles.len())
+    }
+
+    /// Physical memory that has a handle.
+    pub fn all_memory(&self) -> Vec<Arc<Physical>> {
+        let inner = self.inner.lock();
+        let memory = |object: &Object| match object {
+            Object::Memory(memory) => Some(memory.clone()),
+            Object::Multicast(_) => None,
+        };
+        inner.handles.values().filter_map(|(object, _)| memory(object)).collect()
+    }
+
     /// Releases a handle once.
     ///
     /// # Errors

@@ -14,12 +14,12 @@ pub use standin::{StandInCall, StandInError};
 use crate::core::{ContextRef, Core, Res};
 use crate::engine::launch::Loaded;
 use crate::entry::invalid_handle;
-use crate::exec::{DeviceTraits, KernelInfo, LoadFault, Program};
+use crate::exec::{DeviceTraits, GlobalInfo, KernelInfo, LoadFault, Program};
 use crate::handles::{Handles, Kind};
-use crate::memory::MemoryKind;
+use crate::memory::{Allocation, MemoryKind, Origin};
 use crate::profile::Limits;
 use core::ffi::c_char;
-use simtile_driver::sys::{CUfunction, CUkernel, CUlibrary, CUmodule, CUresult};
+use simtile_driver::sys::{CUfunction, CUkernel, CUlibrary, CUmemAttach_flags, CUmodule, CUresult};
 use simtile_sync::{Arc, Mutex};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -99,6 +99,9 @@ pub(crate) struct Library {
     pub(crate) kernels: Vec<CUkernel>,
     /// Its modules by context uid.
     modules: BTreeMap<u64, CUmodule>,
+    /// Addresses of its managed variables, which all of its modules share, by number of the variable; placed with the first
+    /// module.
+    managed: BTreeMap<usize, u64>,
 }
 
 /// A kernel of a library.
@@ -132,6 +135,8 @@ struct Tables {
 /// All modules and libraries of a driver.
 pub(crate) struct Modules {
     tables: Mutex<Tables>,
+    /// Held while a library with managed variables becomes a module, so that they are placed once. Taken before the tables.
+    placing: Mutex<()>,
     pub(crate) stand_ins: StandIns,
 }
 
@@ -149,7 +154,12 @@ impl Modules {
             libraries: Handles::new(Kind::Library, simulator),
             kernels: Handles::new(Kind::Kernel, simulator),
         };
-        Self { tables: Mutex::new(tables), stand_ins: StandIns::default() }
+        Self { tables: Mutex::new(tables), placing: Mutex::new(()), stand_ins: StandIns::default() }
+    }
+
+    /// How many modules are loaded, those of libraries included.
+    pub(crate) fn count(&self) -> usize {
+        self.tables.lock().modules.iter().count()
     }
 
     /// Whether values of destroyed objects are handed out again at once.
@@ -161,15 +171,16 @@ impl Modules {
         tables.kernels.set_recycling(recycle);
     }
 
-    /// Places a program in a context.
+    /// Places a program in a context. `placed` has the variables, by number, that are somewhere already.
     pub(crate) fn add(
         &self,
         core: &Core,
         context: ContextRef,
         program: Arc<dyn Program>,
         library: Option<(CUlibrary, &[Settings])>,
+        placed: &BTreeMap<usize, u64>,
     ) -> Res<CUmodule> {
-        let globals = place(core, context.device, &*program)?;
+        let globals = place(core, &context, &*program, placed)?;
         let loaded = Arc::new(Loaded { program, globals, traits: core.traits() });
         let limits = core.profile.limits();
         let mut tables = self.tables.lock();
@@ -227,9 +238,12 @@ impl Modules {
             let _ = tables.functions.remove(function.0);
         }
         drop(tables);
-        for &address in &module.loaded.globals {
-            // Mapped by `place`.
-            let _ = core.space.release(address);
+        let shared = module.library.is_some();
+        for (global, &address) in module.loaded.program.globals().iter().zip(&module.loaded.globals) {
+            if !(shared && global.managed) {
+                // Mapped by `place`.
+                let _ = core.space.release(address);
+            }
         }
         Ok(())
     }
@@ -260,7 +274,12 @@ impl Modules {
         let limits = core.profile.limits();
         let full = CUresult::CUDA_ERROR_OUT_OF_MEMORY;
         let mut tables = self.tables.lock();
-        let library = Library { program: program.clone(), kernels: Vec::new(), modules: BTreeMap::new() };
+        let library = Library {
+            program: program.clone(),
+            kernels: Vec::new(),
+            modules: BTreeMap::new(),
+            managed: BTreeMap::new(),
+        };
         let handle = CUlibrary(tables.libraries.insert(library).ok_or(full)?);
         let mut kernels = Vec::new();
         for (kernel, info) in program.kernels().iter().enumerate() {
@@ -323,7 +342,9 @@ impl Modules {
         handle: CUlibrary,
         context: ContextRef,
     ) -> Res<CUmodule> {
-        let (program, settings) = {
+        let shares = self.library(handle, |library| library.program.globals().iter().any(|g| g.managed))?;
+        let _one = shares.then(|| self.placing.lock());
+        let (program, settings, placed) = {
             let tables = self.tables.lock();
             let library = tables.libraries.get(handle.0).map_err(invalid_handle)?;
             if let Some(&module) = library.modules.get(&context.uid) {
@@ -334,11 +355,19 @@ impl Modules {
                 .iter()
                 .filter_map(|kernel| tables.kernels.get(kernel.0).ok().map(|kernel| kernel.settings))
                 .collect();
-            (library.program.clone(), settings)
+            (library.program.clone(), settings, library.managed.clone())
         };
-        let module = self.add(core, context, program, Some((handle, &settings)))?;
+        let module = self.add(core, context, program, Some((handle, &settings)), &placed)?;
         let raced = {
             let mut tables = self.tables.lock();
+            if shares && placed.is_empty() {
+                let globals = tables.modules.get(module.0).map(|m| m.loaded.managed()).unwrap_or_default();
+                match tables.libraries.get_mut(handle.0) {
+                    Ok(library) => library.managed = globals,
+                    // It was unloaded meanwhile.
+                    Err(_) => globals.into_values().for_each(|address| drop(core.space.release(address))),
+                }
+            }
             let library = tables.libraries.get_mut(handle.0).map_err(invalid_handle)?;
             match library.modules.get(&context.uid) {
                 // Another thread was faster.
@@ -372,36 +401,55 @@ impl Modules {
     }
 
     pub(crate) fn remove_library(&self, core: &Core, handle: CUlibrary) -> Res {
-        let modules = {
+        let library = {
             let mut tables = self.tables.lock();
             let library = tables.libraries.remove(handle.0).map_err(invalid_handle)?;
             for kernel in &library.kernels {
                 let _ = tables.kernels.remove(kernel.0);
             }
-            library.modules
+            library
         };
-        modules.into_values().try_for_each(|module| self.remove(core, module))
+        let removed = library.modules.into_values().try_for_each(|module| self.remove(core, module));
+        for address in library.managed.into_values() {
+            // Mapped by `place`.
+            let _ = core.space.release(address);
+        }
+        removed
     }
 }
 
-/// Gives a program's variables addresses and first values.
-fn place(core: &Core, device: i32, program: &dyn Program) -> Res<Vec<u64>> {
-    let mut placed = Vec::new();
-    let undo = |placed: &[Arc<crate::memory::Allocation>]| {
-        for allocation in placed {
-            let _ = core.space.release(allocation.base);
+/// Gives a program's variables addresses and first values. Those in `there`, by number, have both already.
+fn place(
+    core: &Core,
+    context: &ContextRef,
+    program: &dyn Program,
+    there: &BTreeMap<usize, u64>,
+) -> Res<Vec<u64>> {
+    let mut placed: Vec<(&GlobalInfo, Arc<Allocation>)> = Vec::new();
+    let mut addresses = Vec::new();
+    for (number, global) in program.globals().iter().enumerate() {
+        if let Some(&address) = there.get(&number) {
+            addresses.push(address);
+            continue;
         }
-    };
-    for global in program.globals() {
-        let Some(allocation) = core.space.allocate(MemoryKind::ModuleGlobal, device, global.bytes) else {
-            undo(&placed);
+        let (kind, flags) = match global.managed {
+            true => (MemoryKind::Managed, CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL.0),
+            false => (MemoryKind::ModuleGlobal, 0),
+        };
+        // Not the context's number: the variable goes with its module, not with the context's other memory.
+        let handle = if global.managed { context.handle.0 } else { 0 };
+        let origin = Origin { context: handle, flags, variable: true, ..Origin::default() };
+        let Ok(allocation) = core.space.create(kind, context.device, global.bytes, 1, origin) else {
+            for (_, allocation) in &placed {
+                let _ = core.space.release(allocation.base);
+            }
             return Err(CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         };
         allocation.set_label(&global.name);
-        placed.push(allocation);
+        addresses.push(allocation.base);
+        placed.push((global, allocation));
     }
-    let addresses: Vec<u64> = placed.iter().map(|allocation| allocation.base).collect();
-    for (global, allocation) in program.globals().iter().zip(&placed) {
+    for (global, allocation) in &placed {
         let (backing, offset) = allocation.backing();
         let first = global.init.len().min(usize::try_from(global.bytes).unwrap_or(usize::MAX));
         backing.write(offset, &global.init[..first]);

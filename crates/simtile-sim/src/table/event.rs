@@ -96,10 +96,15 @@ entries! {
         match event.record {
             Some(record) if !record.is_over() => Err(CUresult::CUDA_ERROR_NOT_READY),
             Some(record) => {
-                if let Some(known) = record.known() {
-                    call.core.state.lock().order.host_learns(known);
+                let mut state = call.core.state.lock();
+                match record.known() {
+                    Some(known) => {
+                        state.order.host_learns(known);
+                        Ok(())
+                    }
+                    // Given up: its context was lost after the event was looked up.
+                    None => call.core.context_health(&state, event.context),
                 }
-                Ok(())
             }
             _ => Ok(()),
         }

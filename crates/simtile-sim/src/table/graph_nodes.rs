@@ -7,7 +7,7 @@ use super::launch::{self, Attributes, Shape};
 use super::memory::unsupported;
 use super::{copy, memset, stream};
 use crate::core::Res;
-use crate::engine::graphs::{Conditional, Descriptor, NodeWork};
+use crate::engine::graphs::{Conditional, Descriptor, NO_GRAPH, NodeWork};
 use crate::engine::launch::Launch;
 use crate::engine::work::HostCall;
 use crate::entry::{Arg, Call, In, Out, entries};
@@ -175,7 +175,7 @@ fn conditional(call: &Call<'_>, params: &CUDA_CONDITIONAL_NODE_PARAMS) -> Res<No
     let context = call.context_from(params.ctx)?.uid;
     let mut state = call.core.state.lock();
     let condition = state.graphs.conditions.get(&params.handle).ok_or(INVALID)?;
-    if condition.context != context {
+    if condition.context != context || condition.graph == NO_GRAPH {
         return Err(INVALID);
     }
     let (mut bodies, mut handles) = (Vec::new(), Vec::new());

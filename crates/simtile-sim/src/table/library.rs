@@ -4,6 +4,7 @@ use super::function::{attribute, change, param_info};
 use super::module::{file, global, program, program_of};
 use crate::core::Res;
 use crate::entry::{Call, entries};
+use crate::exec::GlobalInfo;
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use simtile_driver::sys::*;
 
@@ -76,11 +77,18 @@ entries! {
         Ok(())
     }
 
-    fn cuLibraryGetManaged(call, _address: *mut CUdeviceptr, _bytes: *mut usize, handle: CUlibrary, name: *const c_char) {
-        name.text()?;
-        call.core.modules.library(handle, |_| ())?;
-        // No program that can be loaded here has managed variables.
-        Err(CUresult::CUDA_ERROR_NOT_FOUND)
+    fn cuLibraryGetManaged(call, address: *mut CUdeviceptr, bytes: *mut usize, handle: CUlibrary, name: *const c_char) {
+        let name = name.text()?;
+        let is = |global: &GlobalInfo| global.managed && global.name == name;
+        if !call.core.modules.library(handle, |library| library.program.globals().iter().any(is))? {
+            return Err(CUresult::CUDA_ERROR_NOT_FOUND);
+        }
+        // It is there once the library is in some context, and at the same address in all of them.
+        let module = call.core.modules.library_module(call.core, handle, call.context()?)?;
+        let (found_at, size) = call.core.modules.module(module, |module| global(module, name))??;
+        address.set_if(found_at);
+        bytes.set_if(size);
+        Ok(())
     }
 
     fn cuKernelGetFunction(call, out: *mut CUfunction, kernel: CUkernel) {

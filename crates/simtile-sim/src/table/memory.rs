@@ -98,6 +98,7 @@ entries! {
         }
         let allocation = call.core.space.find(address).filter(|a| a.base == address).ok_or(INVALID)?;
         match allocation.kind {
+            _ if allocation.origin.variable => Err(INVALID),
             MemoryKind::Device | MemoryKind::Managed => free_waiting(call, &allocation),
             // The real driver does not wait here.
             MemoryKind::Pool => call.core.heap.pools.free_now(call.core, address),

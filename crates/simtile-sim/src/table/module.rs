@@ -8,6 +8,7 @@ use crate::modules::image::{self, Refusal};
 use core::ffi::{c_char, c_uint, c_void};
 use simtile_driver::sys::*;
 use simtile_sync::{Arc, time};
+use std::collections::BTreeMap;
 
 /// Where a load writes what it has to say.
 #[derive(Default)]
@@ -149,7 +150,7 @@ fn load(call: &Call<'_>, out: &Out<CUmodule>, make: impl FnOnce() -> Res<Arc<dyn
     let program = make()?;
     call.core.pass_blocked_launches(&context)?;
     call.core.stall(&context)?;
-    out.set(call.core.modules.add(call.core, context, program, None)?)
+    out.set(call.core.modules.add(call.core, context, program, None, &BTreeMap::new())?)
 }
 
 /// The file at a path, with a NUL after it.

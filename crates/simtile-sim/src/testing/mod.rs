@@ -1,6 +1,7 @@
 //! Tests through the table, as host code would call it.
 
 mod capture;
+mod crowd;
 mod explored;
 mod graphs;
 mod host_watch;

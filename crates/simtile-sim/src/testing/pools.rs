@@ -303,3 +303,57 @@ fn streams_never_see_each_others_bytes() {
     assert_eq!(get(&rig, pool, CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0);
     assert_eq!(rig.kinds(), []);
 }
+
+/// A free that had to wait behind a blocked launch is numbered when it is queued: what was submitted meanwhile comes first.
+#[test]
+fn a_free_that_waits_is_numbered_when_it_is_queued() {
+    let rig = Rig::new();
+    let (a, b) = (rig.stream(), rig.stream());
+    let pool = pool(&rig, 0);
+    let memory = rig.memory(64);
+    let p = take(&rig, pool, 4096, a);
+    ok!(rig, cuStreamSynchronize(a));
+    let gate = rig.sim.gate(a).unwrap();
+    let fill = |stream| code!(rig, cuMemsetD8Async(memory.base, 1, 4, stream));
+    std::thread::scope(|scope| {
+        let state = || rig.sim.core().state.lock();
+        let stream_of = |state: &crate::engine::state::State, handle: CUstream| {
+            state
+                .streams
+                .iter()
+                .find(|(_, s)| s.handle == handle)
+                .map(|(uid, s)| (*uid, s.counted, s.blocked))
+                .unwrap()
+        };
+        while stream_of(&state(), a).1 < crate::engine::state::STREAM_LIMIT {
+            assert!(fill(a).is_ok());
+        }
+        let enter = || ok!(rig, cuCtxSetCurrent(rig.context));
+        let blocked = scope.spawn(move || {
+            enter();
+            fill(a)
+        });
+        rig.soon(|| stream_of(&state(), a).2 > 0);
+        let freed = scope.spawn(move || {
+            enter();
+            code!(rig, cuMemFreeAsync(p, a))
+        });
+        // The address is out of use as soon as the free has begun; then it waits.
+        rig.soon(|| code!(rig, cuMemsetD8Async(p, 1, 4, b)) == INVALID);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!freed.is_finished(), "a free behind a blocked launch has to wait");
+        // What is submitted now is before the free.
+        let before = state().next_seq;
+        (0..5).for_each(|_| assert!(fill(b).is_ok()));
+        gate.open();
+        assert!(blocked.join().unwrap().is_ok() && freed.join().unwrap().is_ok());
+        let uid = stream_of(&state(), a).0;
+        let frees = rig.sim.core().heap.pools.frees_of(uid);
+        assert_eq!(frees.len(), 1, "{frees:?}");
+        let (position, said) = frees[0];
+        assert_eq!(said, (uid, position));
+        assert!(position >= before + 6, "free {position}, work before it from {before} on");
+    });
+    ok!(rig, cuCtxSynchronize());
+    assert_eq!(rig.kinds(), []);
+}

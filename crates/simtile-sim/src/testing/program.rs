@@ -135,6 +135,7 @@ impl TestProgram {
             init: init.to_vec(),
             relocations,
             constant: false,
+            managed: false,
         };
         let globals =
             vec![global("counter", 4, &[5, 0, 0, 0], vec![]), global("where", 16, &[], vec![(8, 0, 2)])];

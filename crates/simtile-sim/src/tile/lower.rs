@@ -148,6 +148,7 @@ pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
             init,
             relocations: Vec::new(),
             constant: global.constant,
+            managed: false,
         });
     }
     let mut results = HashMap::new();

@@ -9,6 +9,13 @@ use simtile_image::ptx::{InitValue, Module, Space, Type, Variable};
 const MOST_INIT: u64 = 256 << 20;
 
 pub(super) fn collect<'m>(module: &'m Module, scope: &mut Scope<'m>, image: &mut Image) -> Result<()> {
+    let of_functions =
+        module.functions.iter().flat_map(|f| f.params.iter().chain(&f.returns).chain(body_variables(f)));
+    let mut all = module.variables.iter().chain(of_functions);
+    if let Some(variable) = all.find(|v| v.managed && v.space != Space::Global) {
+        let text = format!("`.attribute(.managed)` of `{}`, which is not in `.global`", variable.name);
+        return Err(malformed(variable.line, text));
+    }
     let in_memory = |v: &&Variable| matches!(v.space, Space::Global | Space::Const);
     let mut all: Vec<&'m Variable> = Vec::new();
     for variable in module.variables.iter().filter(in_memory) {
@@ -94,5 +101,6 @@ fn info(variable: &Variable, scope: &Scope<'_>) -> Result<GlobalInfo> {
         init,
         relocations,
         constant: variable.space == Space::Const,
+        managed: variable.managed,
     })
 }
