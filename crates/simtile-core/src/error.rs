@@ -3,16 +3,22 @@
 //! Every family has the same four variants for what any driver call can meet, with the driver's error as
 //! `source()`, and its own for what is refused before a call is made. `on` says what the operation worked on.
 
+use crate::ContextLoss;
 use simtile_driver::DriverError;
 use simtile_types::contract::LaunchContractError;
+use std::sync::Arc;
 
 /// Why a call was not made, or how it failed. Inside the crate; families wrap it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum CallError {
     /// The call was made and failed.
     Driver(DriverError),
-    /// The context was lost earlier; no call was made.
-    Lost(DriverError),
+    /// The context is lost.
+    Lost {
+        loss: Arc<ContextLoss>,
+        /// This call found out; else none was made.
+        first: bool,
+    },
     /// The calling thread is inside a host function; no call was made.
     InHostFunction,
     /// The driver is gone; no call was made, or this one found out.
@@ -21,6 +27,17 @@ pub(crate) enum CallError {
     Forked,
     /// A guard on managed memory holds all device work off; no call was made.
     HostHolds,
+}
+
+impl CallError {
+    /// A failure of the driver that nobody was told of before.
+    pub(crate) fn untold(&self) -> Option<DriverError> {
+        match self {
+            Self::Driver(error) => Some(*error),
+            Self::Lost { loss, first: true } => Some(loss.error()),
+            _ => None,
+        }
+    }
 }
 
 impl From<DriverError> for CallError {
@@ -51,6 +68,11 @@ impl<T> On<T> for Result<T, DriverError> {
     }
 }
 
+/// The stream's error that an error of another family wraps.
+fn of_stream<'a>(error: &'a (dyn core::error::Error + 'static)) -> Option<&'a StreamError> {
+    error.source()?.downcast_ref()
+}
+
 macro_rules! family {
     ($(#[$meta:meta])* $name:ident { $($body:tt)* }) => {
         $(#[$meta])*
@@ -65,13 +87,15 @@ macro_rules! family {
                 /// Which call, and its code.
                 source: DriverError,
             },
-            /// The context was lost by an earlier failure; no driver call was made.
-            #[error("{on}: the context was lost by an earlier failure ({source})")]
+            /// The context is lost. Only the call that found out was made.
+            #[error("{on}: the context was lost by {by}")]
             ContextLost {
                 /// What the operation worked on.
                 on: String,
-                /// The failure that lost the context.
+                /// The failure that told of the loss.
                 source: DriverError,
+                /// What lost the context; the same in every error.
+                by: Arc<ContextLoss>,
             },
             /// The calling thread is inside a host function, where CUDA allows no calls. None was made.
             #[error("{on}: no driver call may be made inside a host function")]
@@ -104,7 +128,9 @@ macro_rules! family {
             fn from_call(error: CallError, on: String) -> Self {
                 match error {
                     CallError::Driver(source) => Self::Driver { on, source },
-                    CallError::Lost(source) => Self::ContextLost { on, source },
+                    CallError::Lost { loss, .. } => {
+                        Self::ContextLost { on, source: loss.error(), by: loss }
+                    }
                     CallError::InHostFunction => Self::InHostFunction { on },
                     CallError::Deinitialized => Self::Deinitialized { on },
                     CallError::Forked => Self::Forked { on },
@@ -118,7 +144,15 @@ macro_rules! family {
             pub fn driver_error(&self) -> Option<DriverError> {
                 match self {
                     Self::Driver { source, .. } | Self::ContextLost { source, .. } => Some(*source),
-                    _ => None,
+                    other => of_stream(other).and_then(StreamError::driver_error),
+                }
+            }
+
+            /// How the context was lost, if that is the error.
+            pub fn loss(&self) -> Option<&Arc<ContextLoss>> {
+                match self {
+                    Self::ContextLost { by, .. } => Some(by),
+                    other => of_stream(other).and_then(StreamError::loss),
                 }
             }
         }
@@ -556,6 +590,9 @@ family! {
             /// Which number breaks which limit.
             source: LaunchContractError,
         },
+        /// The geometry breaks the kernel's contract, or what device and function allow of it.
+        #[error("{0}")]
+        Contract(#[from] LaunchContractError),
         /// Too many or too few arguments.
         #[error("kernel {kernel} takes {expected} arguments, but {actual} were given")]
         ArgumentCount {
@@ -640,7 +677,7 @@ macro_rules! on_stream {
                         Self::OtherContext { user, user_context, used, used_context }
                     }
                     StreamError::Driver { on, source } => Self::Driver { on, source },
-                    StreamError::ContextLost { on, source } => Self::ContextLost { on, source },
+                    StreamError::ContextLost { on, source, by } => Self::ContextLost { on, source, by },
                     StreamError::InHostFunction { on } => Self::InHostFunction { on },
                     StreamError::Deinitialized { on } => Self::Deinitialized { on },
                     StreamError::Forked { on } => Self::Forked { on },

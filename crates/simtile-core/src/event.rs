@@ -1,8 +1,8 @@
 //! Events: marks in streams.
 
-use crate::context::{Lane, SubmitError, Work, add, query};
+use crate::context::{Lane, SubmitError, Work, query};
 use crate::error::{CallError, On, StreamError};
-use crate::stream::{Submit, in_host_function};
+use crate::stream::{Submit, drops_go_elsewhere};
 use crate::{Context, Stream};
 use core::fmt;
 use core::ops::Deref;
@@ -162,12 +162,12 @@ impl Drop for Event {
         let (link, raw) = (self.context.link().clone(), self.raw);
         let destroy = move || {
             // SAFETY: we made the event and this was its last handle; pending work does not matter to CUDA.
-            let call = |driver: Driver| unsafe { call!(driver, cuEventDestroy(raw)) };
-            if !link.finish(|| "drop of an event".into(), call) && link.usable().is_ok() {
-                add(&link.counters.failed_destroys, 1);
-            }
+            link.destroy(
+                || "drop of an event".into(),
+                |driver| unsafe { call!(driver, cuEventDestroy(raw)) },
+            );
         };
-        if in_host_function() {
+        if drops_go_elsewhere() {
             let context = self.context.clone();
             let job = move || {
                 destroy();

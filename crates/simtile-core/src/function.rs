@@ -2,7 +2,7 @@
 
 use crate::error::{CallError, ModuleError, On};
 use crate::module::c_name;
-use crate::stream::Touch;
+use crate::stream::{Touch, What};
 use crate::{Capabilities, Context, LaunchOptions, Module};
 use core::fmt;
 use simtile_driver::sys::*;
@@ -73,6 +73,8 @@ struct Inner {
     /// The block shape that is compiled in; (1, 1, 1) for Tile kernels.
     required_block: Option<(u32, u32, u32)>,
     capabilities: &'static Capabilities,
+    /// What its launches are called, in case that the context is lost.
+    what: What,
 }
 
 impl Function {
@@ -122,6 +124,7 @@ impl Function {
                 parameters,
                 required_block,
                 capabilities,
+                what: What::kernel(context.shared().kernel_number(name)),
             }),
         })
     }
@@ -142,6 +145,11 @@ impl Function {
             None => GlobalAccess::None,
             Some(_) => self.globals,
         }
+    }
+
+    #[inline]
+    pub(crate) fn what(&self) -> What {
+        self.inner.what
     }
 
     /// The touch of a launch.
@@ -323,7 +331,7 @@ fn grow_stack(context: &Context, local_bytes: u32) -> Result<(), CallError> {
     if local_bytes == 0 {
         return Ok(());
     }
-    context.with_current(|driver| {
+    context.link().relaxed(|driver| {
         let mut limit = 0;
         // SAFETY: the out-pointer is valid for the call; the context is current.
         unsafe { call!(driver, cuCtxGetLimit(&mut limit, CUlimit::CU_LIMIT_STACK_SIZE)) }?;

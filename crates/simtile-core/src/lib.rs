@@ -44,10 +44,15 @@ mod stream;
 mod symbol;
 mod sys;
 
+#[cfg(feature = "planted")]
+#[doc(hidden)]
+pub use simtile_hazard::planted::{Bug, plant};
+
 pub use capabilities::Capabilities;
 pub use context::{
-    AllocationInfo, BackgroundError, Context, ContextLimit, ContextStats, Drained, ForeignOwner, MemoryInfo,
-    Snapshot, StreamPriorityRange, SyncPolicy, drain_background,
+    AllocationInfo, BackgroundError, Context, ContextLimit, ContextLoss, ContextMonitor, ContextStats,
+    Drained, ForeignOwner, Lost, LostWork, MemoryInfo, Snapshot, StreamPriorityRange, SyncPolicy,
+    drain_background,
 };
 pub use device::{Device, Uuid};
 pub use error::{
@@ -55,17 +60,23 @@ pub use error::{
 };
 pub use event::{Event, TimedEvent};
 pub use function::{Function, FunctionAttributes, GlobalAccess, ParameterLayout};
-pub use graph::{Capture, CapturedGraph, GraphExec};
-pub use launch::{ByAddress, ByReference, ByValue, KernelArgument, LaunchArgs, LaunchOptions};
+pub use graph::{
+    Capture, CapturedGraph, Condition, Conditional, GraphExec, KernelNode, KernelPiece, Script, ScriptStats,
+};
+pub use launch::{
+    ByAddress, ByReference, ByValue, KernelArgument, LaunchArgs, LaunchOptions, PreparedLaunch,
+};
 pub use load::JitOptions;
 pub use memory::{
-    AddressRange, Advice, AllocationId, ChunksMut, DeviceAllocation, DeviceBuffer, DeviceBufferView,
-    DeviceBufferViewMut, DeviceColumns, DeviceColumnsMut, DeviceMemory, DeviceMemoryMut, Exported,
-    GrowableBuffer, HostLanding, ManagedBuffer, MemPool, MemPoolBuilder, MemoryLease, MulticastTeam,
-    PhysicalMemory, PinnedHostBuffer, PinnedRead, PinnedWrite, PoolStats, RawDeviceBuffer, Refused,
-    Residence, StagingBlock, align_size,
+    AddressRange, Advice, AllocationId, Arena, ChunksMut, DeviceAllocation, DeviceBox, DeviceBuffer,
+    DeviceBufferView, DeviceBufferViewMut, DeviceColumns, DeviceColumnsMut, DeviceMemory, DeviceMemoryMut,
+    DevicePointer, Exported, GrowableBuffer, HostLanding, Keepalive, ManagedBuffer, MemPool, MemPoolBuilder,
+    MemoryLease, MulticastTeam, OnDevice, PhysicalMemory, PinnedHostBuffer, PinnedRead, PinnedWrite,
+    PoolStats, RawDeviceBuffer, Refused, Residence, StagingBlock, align_size,
 };
 pub use module::Module;
 pub use policy::{InsertedWaits, Policy};
-pub use stream::{AtomicScope, Room, Stream, StreamId, Submission, SubmitBuilder, in_host_function};
+pub use stream::{
+    AtomicScope, Room, Stream, StreamId, Submission, SubmitBuilder, in_host_function, with_drops_elsewhere,
+};
 pub use symbol::{Constant, Global, Symbol};

@@ -3,7 +3,7 @@
 use crate::context::{ForeignOwner, Lane, Work, add};
 use crate::error::{CallError, ModuleError, On};
 use crate::memory::{Allocation, Memory};
-use crate::stream::in_host_function;
+use crate::stream::drops_go_elsewhere;
 use crate::{Constant, Context, Function, Global, GlobalAccess, Symbol};
 use core::fmt;
 use simtile_driver::call;
@@ -163,7 +163,7 @@ impl Drop for Module {
         add(&self.context.counters().retained_modules, 1);
         let (context, raw) = (self.context.clone(), self.raw);
         let memory = Memory::module(context.clone(), raw, core::mem::take(&mut self.name));
-        if in_host_function() {
+        if drops_go_elsewhere() {
             // Asking where the streams stand makes driver calls.
             let lanes = context.shared().lanes.clone();
             let job = move || unload(memory);

@@ -366,7 +366,7 @@ fn a_stream_that_is_lost_keeps_what_it_used_elsewhere() {
     // The next call in the other context says that it is lost.
     sim.fail(Entry::cuMemsetD8Async, 1, simtile_driver::sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     let _ = y.zero(&b);
-    assert!(one.lost().is_some());
+    assert!(one.loss().is_some());
     drop(x);
     let end = std::time::Instant::now() + SOON;
     while zero.stats().quarantined == 0

@@ -88,7 +88,7 @@ fn each_driver_call_fails_once_and_somebody_is_told() {
             }
             told_of += u64::from(told);
             // The context works on after any single failure that does not lose it.
-            if context.lost().is_none() {
+            if context.loss().is_none() {
                 sim.clear_rules();
                 scenario(&context).unwrap_or_else(|error| panic!("call {k}, afterwards: {error}"));
             }
@@ -112,7 +112,7 @@ fn losing_the_context_at_any_call_ends_everything_cleanly() {
         // A background call that was under way is over before anything is counted.
         assert!(drain_background(SOON), "call {k}");
         if let Some(context) = context {
-            if context.lost().is_some() {
+            if context.loss().is_some() {
                 let before = sim.counts().total();
                 assert!(context.new_stream().is_err());
                 assert_eq!(sim.counts().total(), before, "call {k}: no call after the loss");

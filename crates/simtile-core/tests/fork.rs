@@ -26,7 +26,7 @@ fn in_child(run: impl FnOnce() -> bool) -> bool {
 }
 
 #[test]
-fn f3_a_forked_child_makes_no_driver_call() {
+fn fr_h7_f3_a_forked_child_makes_no_driver_call() {
     let (sim, context, stream) = start();
     let mut buffer = DeviceBuffer::from_slice(&stream, &[1u32; 10]).unwrap();
     let event = stream.record_event().unwrap();

@@ -101,6 +101,46 @@ fn launches_that_share_a_mutable_variable_are_ordered() {
 }
 
 #[test]
+fn replays_of_a_captured_launch_touch_the_variables() {
+    let (sim, context, a, b) = checked();
+    let module = context.load_module_from_ptx_src(COUNTING).unwrap();
+    let (bump, show) = (module.load_function("bump").unwrap(), module.load_function("show").unwrap());
+    let counter = counter(&module);
+    let mut out = DeviceBuffer::<u32>::zeroed(&a, 1).unwrap();
+    a.synchronize().unwrap();
+    let capture = a.begin_capture().unwrap();
+    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the kernels take what they are given, and touch their module's variables.
+    unsafe {
+        capture.submit(&a).launch(&bump, config, LaunchArgs::new()).unwrap();
+        capture.submit(&a).launch(&show, config, LaunchArgs::new().arg(&mut out)).unwrap();
+    }
+    let graph = capture.finish().unwrap().instantiate().unwrap();
+    // Replays on two streams, launches and uploads: all of them follow each other.
+    let gate = sim.gate(b.cu_stream()).unwrap();
+    counter.copy_from_slice(&b, &[40]).unwrap();
+    a.submit().graph(&graph).unwrap();
+    run(&b, &bump, LaunchArgs::new()).unwrap();
+    b.submit().graph(&graph).unwrap();
+    gate.open();
+    assert_eq!((counter.to_vec(&a).unwrap(), out.to_vec(&b).unwrap()), (vec![43], vec![43]));
+    // Another module's variables are others.
+    let other = context.load_module_from_ptx_src(COUNTING).unwrap();
+    let gate = sim.gate(a.cu_stream()).unwrap();
+    a.submit().graph(&graph).unwrap();
+    run(&b, &other.load_function("bump").unwrap(), LaunchArgs::new()).unwrap();
+    b.synchronize().unwrap();
+    gate.open();
+    // The graph keeps the module.
+    drop((module, bump, show, counter));
+    a.submit().graph(&graph).unwrap();
+    assert_eq!(out.to_vec(&b).unwrap(), [45]);
+    drop(graph);
+    assert!(context.drain(Duration::from_secs(10)).is_complete());
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}
+
+#[test]
 fn a_launch_follows_the_upload_and_the_download_follows_the_launch() {
     let (sim, context, a, b) = checked();
     let module = context.load_module_from_ptx_src(COUNTING).unwrap();

@@ -274,7 +274,7 @@ fn out_of_memory_says_how_much_there_was() {
     drop(held);
     let again = DeviceBuffer::<u8>::zeroed(&stream, 40 << 20).unwrap();
     assert_eq!(again.range_to_vec(&stream, 0..100).unwrap(), [0; 100]);
-    assert!(context.lost().is_none());
+    assert!(context.loss().is_none());
 }
 
 const POOLS: &[Entry] = &[Entry::cuMemAllocFromPoolAsync, Entry::cuMemFreeAsync, Entry::cuMemPoolCreate];

@@ -518,7 +518,7 @@ fn a_kernel_fault_loses_the_context_and_names_the_call_that_found_out() {
     // SAFETY: the fault is what is tested; the simulator contains it.
     unsafe { stream.launch(&function, LaunchConfig::for_num_elems(1), args) }.unwrap();
     assert!(stream.synchronize().is_err());
-    assert_eq!(context.lost().map(|e| e.code()), Some(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS));
+    assert_eq!(context.loss().map(|e| e.code()), Some(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS));
     let calls = sim.counts().total();
     assert!(matches!(stream.synchronize(), Err(simtile_core::StreamError::ContextLost { .. })));
     drop((function, stream));

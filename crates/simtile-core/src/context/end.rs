@@ -9,9 +9,9 @@ use super::lanes::{Lane, Work, drop_user_value};
 use super::shared::Shared;
 use super::stats::add;
 use super::{Context, Owner};
-use crate::stream::in_host_function;
-use simtile_driver::call;
+use crate::stream::drops_go_elsewhere;
 use simtile_driver::sys::CUcontext;
+use simtile_driver::{Driver, DriverError, call};
 use simtile_hazard::Settled;
 use simtile_sync::Arc;
 
@@ -36,7 +36,7 @@ impl Drop for Context {
             return;
         }
         let remains = Remains { owner, shared: self.shared.clone(), last };
-        if !in_host_function() && remains.ready() {
+        if !drops_go_elsewhere() && remains.ready() {
             // Who lent the context is a user's value, whose destructor may panic.
             drop_user_value(remains);
         } else {
@@ -61,10 +61,27 @@ impl Remains {
     }
 }
 
+impl Context {
+    /// Runs the call that ends an object of this context, now or, inside a host function, in the background.
+    pub(crate) fn end_object(
+        self: &Arc<Self>,
+        during: impl FnOnce() -> String + Send + 'static,
+        call: impl FnOnce(Driver) -> Result<(), DriverError> + Send + 'static,
+    ) {
+        if !drops_go_elsewhere() {
+            return self.link().destroy(during, call);
+        }
+        let context = self.clone();
+        let job = move || context.link().destroy(during, call);
+        self.shared.lanes.push(Lane::Memory, Work::Job(Box::new(job)));
+    }
+}
+
 impl Drop for Remains {
     fn drop(&mut self) {
         let shared = &*self.shared;
         if self.last {
+            shared.link.health.set_over();
             shared.end_memory();
             shared.link.end_events();
         }

@@ -5,22 +5,24 @@
 //! (launch, record, stream-ordered allocation and free). Both refuse inside host functions, after the context
 //! was lost and after the driver has shut down, and both take note of such failures.
 //!
-//! Calls that a graph capture of global mode would forbid ([`Link::relaxed`]) switch the thread to relaxed mode and
-//! back, so that they neither fail nor end a capture that somebody else has begun.
+//! Calls that a graph capture of global mode would forbid ([`Link::relaxed`]) switch the thread to relaxed mode, so that they
+//! neither fail nor end a capture that somebody else has begun. The thread stays so.
 //!
 //! A link has no handle of ours behind it: whoever holds one must not call after the context has ended.
 
-use super::Context;
-use super::stats::{Counters, add};
+use super::loss::{ContextLoss, Listeners};
+use super::stats::{Counters, add, sub};
+use super::{Context, Shared};
 use crate::Device;
 use crate::error::CallError;
 use crate::stream::in_host_function;
 use crate::sys::{Process, process};
+use core::cell::Cell;
 use simtile_driver::sys::{CUcontext, CUevent, CUevent_flags, CUresult, CUstream, CUstreamCaptureMode};
 use simtile_driver::{Driver, DriverError, Severity, call};
 use simtile_sync::Mutex;
 use simtile_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A CUDA context as far as calling goes: its handle, its health, its counters.
 pub(crate) struct Link {
@@ -36,6 +38,10 @@ pub(crate) struct Link {
     tails: Mutex<Vec<CUevent>>,
     /// Guards of the host that hold all device work off.
     host_holds: AtomicUsize,
+    /// Who waits to hear of its loss.
+    pub(super) listeners: Listeners,
+    /// What else belongs to the context.
+    pub(super) shared: OnceLock<Weak<Shared>>,
 }
 
 /// Whether driver calls may still be made.
@@ -43,8 +49,10 @@ pub(crate) struct Link {
 pub(crate) struct Health {
     /// False once one of the others is set: the only load in a healthy context.
     healthy: AtomicBool,
-    lost: OnceLock<DriverError>,
+    lost: OnceLock<Arc<ContextLoss>>,
     gone: AtomicBool,
+    /// The last handle of the context has gone.
+    over: AtomicBool,
 }
 
 /// While it lives the context is current on this thread; then the one before is.
@@ -83,6 +91,8 @@ impl Drop for Scope<'_> {
                 let _ = unsafe { driver.cuCtxSetCurrent(CUcontext::NULL) };
             }
             CUresult::CUDA_ERROR_DEINITIALIZED => self.link.health.set_gone(),
+            // One of both contexts is lost; the next call on it tells.
+            _ if error.severity() == Severity::Context => add(&self.link.counters.failed_restores, 1),
             _ => {
                 add(&self.link.counters.failed_restores, 1);
                 self.link.counters.push_error("putting back the current context".into(), error);
@@ -102,6 +112,8 @@ impl Link {
             made: Mutex::default(),
             tails: Mutex::default(),
             host_holds: AtomicUsize::new(0),
+            listeners: Listeners::default(),
+            shared: OnceLock::new(),
         }
     }
 
@@ -148,6 +160,18 @@ impl Link {
         self.with_current(|driver| relaxed(driver, calls))
     }
 
+    /// As [`Link::relaxed_handles`]; a driver that wants the context current after all is called again.
+    pub(crate) fn relaxed_anywhere<T>(
+        &self,
+        calls: impl Fn(Driver) -> Result<T, DriverError>,
+    ) -> Result<T, CallError> {
+        self.usable()?;
+        match relaxed(self.driver(), &calls) {
+            Err(error) if error.code() == CUresult::CUDA_ERROR_INVALID_CONTEXT => self.relaxed(calls),
+            other => other.map_err(|error| self.note(error)),
+        }
+    }
+
     /// As [`Link::with_handles`], with this thread in relaxed capture mode meanwhile.
     pub(crate) fn relaxed_handles<T>(
         &self,
@@ -172,13 +196,14 @@ impl Link {
             self.health.set_gone();
             return CallError::Deinitialized;
         }
-        // Calls of two threads may find out at once; the loss is told by the first of them alone.
-        if error.severity() == Severity::Context
-            && let Some(first) = self.health.set_lost(error)
-        {
-            return CallError::Lost(first);
+        if error.severity() != Severity::Context {
+            return CallError::Driver(error);
         }
-        CallError::Driver(error)
+        if let Some(loss) = self.health.loss() {
+            return CallError::Lost { loss: loss.clone(), first: false };
+        }
+        // Calls of two threads may find out at once; the loss is told by the first of them alone.
+        self.health.set_lost(self.loss_by(error))
     }
 
     /// Runs a call of a drop: failures are counted and kept, and nothing is called when nothing may be.
@@ -190,12 +215,24 @@ impl Link {
     ) -> bool {
         match self.with_current(calls) {
             Ok(()) => true,
-            Err(CallError::Driver(error)) => {
-                self.counters.push_error(during(), error);
+            Err(error) => {
+                // A lost context was reported when it was lost; a driver that is gone took everything with it.
+                if let Some(error) = error.untold() {
+                    self.counters.push_error(during(), error);
+                }
                 false
             }
-            // A lost context was reported when it was lost; a driver that is gone took everything with it.
-            Err(_) => false,
+        }
+    }
+
+    /// Runs the call that ends an object: a failure is counted, and kept as an error.
+    pub(crate) fn destroy(
+        &self,
+        during: impl FnOnce() -> String,
+        calls: impl FnOnce(Driver) -> Result<(), DriverError>,
+    ) {
+        if !self.finish(during, calls) && self.usable().is_ok() {
+            add(&self.counters.failed_destroys, 1);
         }
     }
 
@@ -227,7 +264,13 @@ impl Link {
             Ok(event)
         })?;
         self.made.lock().push(event);
+        add(&self.counters.own_handles, 1);
         Ok(event)
+    }
+
+    /// The first event that was made for tracking, for a planted bug.
+    pub(super) fn first_event(&self) -> Option<CUevent> {
+        self.made.lock().first().copied()
     }
 
     /// An untimed event for [`Link::destroy_event`].
@@ -242,15 +285,15 @@ impl Link {
 
     pub(crate) fn destroy_event(&self, event: CUevent) {
         // SAFETY: the event is ours and nobody refers to it; pending work does not matter to CUDA.
-        let call = |driver: Driver| unsafe { call!(driver, cuEventDestroy(event)) };
-        if !self.finish(|| "destroying an event".into(), call) && self.usable().is_ok() {
-            add(&self.counters.failed_destroys, 1);
-        }
+        self.destroy(
+            || "destroying an event".into(),
+            |driver| unsafe { call!(driver, cuEventDestroy(event)) },
+        );
     }
 
     /// Keeps the end of a stream that is about to be destroyed, until its work has finished: the context may not
-    /// end before. Ends that have been reached are forgotten.
-    pub(super) fn keep_tail(&self, stream: CUstream) -> Result<(), CallError> {
+    /// end before. Ends that have been reached are forgotten. Whether this one has not been.
+    pub(super) fn keep_tail(&self, stream: CUstream) -> Result<bool, CallError> {
         let event = self.with_current(|driver| {
             let mut event = CUevent::NULL;
             // SAFETY: the out-pointer is valid for the call; the context is current.
@@ -266,8 +309,9 @@ impl Link {
             return Err(error);
         }
         self.tails.lock().push(event);
+        add(&self.counters.own_handles, 1);
         self.prune_tails();
-        Ok(())
+        Ok(self.tails.lock().contains(&event))
     }
 
     /// Forgets the ends that have been reached. Returns whether none is left; an end that cannot be asked stays.
@@ -277,7 +321,10 @@ impl Link {
         for event in tails {
             // SAFETY: the event is alive; the context is current.
             match self.relaxed(|driver| unsafe { query(driver, event) }) {
-                Ok(true) => self.destroy_event(event),
+                Ok(true) => {
+                    sub(&self.counters.own_handles, 1);
+                    self.destroy_event(event);
+                }
                 _ => left.push(event),
             }
         }
@@ -290,39 +337,64 @@ impl Link {
     pub(super) fn end_events(&self) {
         let tails = core::mem::take(&mut *self.tails.lock());
         let made = core::mem::take(&mut *self.made.lock());
-        let mut failed = 0;
+        let all = (tails.len() + made.len()) as u64;
+        sub(&self.counters.own_handles, all);
+        let mut ended = 0;
         // In one go, so that the context is made current once.
-        let _ = self.with_current(|driver| {
+        let made_current = self.with_current(|driver| {
             for event in tails.into_iter().chain(made) {
                 // SAFETY: the event is ours and nobody refers to it.
-                failed += u64::from(unsafe { call!(driver, cuEventDestroy(event)) }.is_err());
+                match unsafe { call!(driver, cuEventDestroy(event)) } {
+                    Ok(()) => ended += 1,
+                    // A loss is noted at once, so that no further call is made.
+                    Err(error) if error.severity() != Severity::Call => return Err(error),
+                    Err(error) => self.counters.push_error("destroying an event".into(), error),
+                }
             }
             Ok(())
         });
-        add(&self.counters.failed_destroys, failed);
+        if let Some(error) = made_current.err().and_then(|error| error.untold()) {
+            self.counters.push_error("destroying the context's events".into(), error);
+        }
+        let failed = all - ended;
+        if self.usable().is_ok() {
+            add(&self.counters.failed_destroys, failed);
+        }
     }
 }
 
+thread_local! {
+    /// The driver of which we switched this thread to relaxed capture mode.
+    static RELAXED: Cell<Option<Driver>> = const { Cell::new(None) };
+}
+
 /// Runs calls with the thread in relaxed capture mode. Drivers that lack the switch have no captures to disturb.
+///
+/// A thread that we have switched stays so: switching back and forth would be two driver calls for each question. Relaxed, a thread
+/// is refused less; it can disturb no capture. A thread that was relaxed already is somebody else's business, who may switch it back
+/// at any time, so that is asked again.
 pub(crate) fn relaxed<T>(
     driver: Driver,
     calls: impl FnOnce(Driver) -> Result<T, DriverError>,
 ) -> Result<T, DriverError> {
-    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: the pointer is valid for the call.
-    let switched = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) }.is_ok();
-    let result = calls(driver);
-    if switched && mode != CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED {
-        // SAFETY: as above. A failure leaves the thread relaxed, which forbids less.
-        let _ = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) };
+    // A thread that is ending has no such memory left, and is switched each time.
+    let ours = RELAXED.try_with(Cell::get).ok().flatten();
+    if ours != Some(driver) {
+        let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the pointer is valid for the call.
+        let switched = unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) }.is_ok();
+        // Drivers may share the mode, as those of counting layers do: then it was we who switched.
+        if switched && (ours.is_some() || mode != CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) {
+            let _ = RELAXED.try_with(|relaxed| relaxed.set(Some(driver)));
+        }
     }
-    result
+    calls(driver)
 }
 
 /// Whether an event has happened.
 ///
 /// # Safety
-/// The event is alive and its context current.
+/// The event is alive; the driver may want its context current.
 pub(crate) unsafe fn query(driver: Driver, event: CUevent) -> Result<bool, DriverError> {
     // SAFETY: the caller's.
     match unsafe { call!(driver, cuEventQuery(event)) } {
@@ -334,7 +406,8 @@ pub(crate) unsafe fn query(driver: Driver, event: CUevent) -> Result<bool, Drive
 
 impl Health {
     fn new() -> Self {
-        Self { healthy: AtomicBool::new(true), lost: OnceLock::new(), gone: AtomicBool::new(false) }
+        let (healthy, gone, over) = (AtomicBool::new(true), AtomicBool::new(false), AtomicBool::new(false));
+        Self { healthy, lost: OnceLock::new(), gone, over }
     }
 
     #[inline]
@@ -354,20 +427,33 @@ impl Health {
         }
         match (self.lost.get(), self.gone.load(Ordering::Relaxed)) {
             (_, true) => Err(CallError::Deinitialized),
-            (Some(error), false) => Err(CallError::Lost(*error)),
+            (Some(loss), false) => Err(CallError::Lost { loss: loss.clone(), first: false }),
             (None, false) => Ok(()),
         }
     }
 
-    pub(crate) fn lost(&self) -> Option<DriverError> {
-        self.lost.get().copied()
+    pub(crate) fn loss(&self) -> Option<&Arc<ContextLoss>> {
+        self.lost.get()
     }
 
-    /// Returns the earlier failure, if this is not the first. The first is the one that counts.
-    fn set_lost(&self, error: DriverError) -> Option<DriverError> {
-        let first = self.lost.set(error).is_ok();
+    /// The first loss is the one that counts.
+    fn set_lost(&self, loss: ContextLoss) -> CallError {
+        let mut first = false;
+        let loss = self.lost.get_or_init(|| {
+            first = true;
+            Arc::new(loss)
+        });
         self.healthy.store(false, Ordering::Relaxed);
-        if first { None } else { self.lost() }
+        CallError::Lost { loss: loss.clone(), first }
+    }
+
+    /// No handle of the context is left.
+    pub(super) fn set_over(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_gone(&self) {

@@ -9,6 +9,8 @@ mod end;
 mod green;
 mod lanes;
 mod link;
+mod loss;
+mod monitor;
 mod peer;
 mod settings;
 mod shared;
@@ -19,6 +21,8 @@ pub(crate) use backend::{CoreBackend, Event as TrackedEvent, SubmitError, Tracke
 pub use lanes::drain_background;
 pub(crate) use lanes::{Lane, Work, drop_user_value};
 pub(crate) use link::{Link, query, relaxed};
+pub use loss::{ContextLoss, Lost, LostWork};
+pub use monitor::ContextMonitor;
 pub use settings::{ContextLimit, MemoryInfo, StreamPriorityRange, SyncPolicy};
 pub(crate) use shared::Shared;
 pub use snapshot::{AllocationInfo, Drained, Snapshot};
@@ -251,11 +255,6 @@ impl Context {
         self.counters().take_errors()
     }
 
-    /// The failure that lost this context, if one has. After it no driver call is made for the context.
-    pub fn lost(&self) -> Option<DriverError> {
-        self.link().health.lost()
-    }
-
     /// How many contexts of this process could not be given back when their last handle went.
     pub fn contexts_kept() -> u64 {
         CONTEXTS_KEPT.load(Ordering::Relaxed)
@@ -269,10 +268,13 @@ impl Context {
     /// # Errors
     /// The driver's, also that of work which failed.
     pub fn synchronize_all(&self) -> Result<(), ContextError> {
-        self.usable().on(|| self.to_string())?;
         let mark = self.tracker().begin_synchronize_all();
         // SAFETY: no arguments; the context is current.
-        self.with_current(|driver| unsafe { call!(driver, cuCtxSynchronize()) }).on(|| self.to_string())?;
+        let waited = self.with_current(|driver| unsafe { call!(driver, cuCtxSynchronize()) });
+        if waited.is_err() && self.loss().is_some() {
+            self.shared().leave_limbo();
+        }
+        waited.on(|| self.to_string())?;
         self.tracker().end_synchronize_all(mark);
         self.shared().leave_limbo();
         Ok(())

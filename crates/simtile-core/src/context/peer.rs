@@ -127,7 +127,7 @@ impl Context {
     fn quiesce(self: &Arc<Self>, covered: impl Fn(&Allocation) -> bool) -> Result<(), ContextError> {
         let in_use = |error: StreamError| match error {
             StreamError::Driver { on, source } => ContextError::Driver { on, source },
-            StreamError::ContextLost { on, source } => ContextError::ContextLost { on, source },
+            StreamError::ContextLost { on, source, by } => ContextError::ContextLost { on, source, by },
             StreamError::InHostFunction { on } => ContextError::InHostFunction { on },
             StreamError::Deinitialized { on } => ContextError::Deinitialized { on },
             StreamError::Forked { on } => ContextError::Forked { on },

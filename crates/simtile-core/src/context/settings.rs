@@ -120,7 +120,7 @@ impl Context {
     /// # Errors
     /// The driver's: unsupported limits, values out of range, limits that a kernel has already used.
     pub fn set_limit(&self, limit: ContextLimit, value: usize) -> Result<usize, ContextError> {
-        self.with_current(|driver| {
+        let limited = self.link().relaxed(|driver| {
             let mut in_force = 0;
             // SAFETY: as above.
             unsafe {
@@ -128,8 +128,8 @@ impl Context {
                 call!(driver, cuCtxGetLimit(&mut in_force, limit.raw()))?;
             }
             Ok(in_force)
-        })
-        .on(|| format!("{self}, limit {limit:?} = {value}"))
+        });
+        limited.on(|| format!("{self}, limit {limit:?} = {value}"))
     }
 
     /// Stack of each device thread, bytes.

@@ -15,6 +15,7 @@ use simtile_driver::sys::CUcontext;
 use simtile_hazard::Config;
 use simtile_sync::atomic::{AtomicUsize, Ordering};
 use simtile_sync::{Arc, Global, Mutex};
+use std::collections::BTreeMap;
 use std::sync::Weak;
 
 pub(crate) struct Shared {
@@ -23,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) tracker: Tracker,
     pub(crate) memory: ContextMemory,
     pub(crate) names: StreamNames,
+    /// Kernels by name, for what lost a context.
+    kernels: Mutex<BTreeMap<Arc<str>, u32>>,
     pub(crate) waits: WaitLog,
     /// Axes here that stand for streams of other contexts.
     pub(crate) standing: Standing,
@@ -68,6 +71,7 @@ impl Shared {
             lanes,
             memory: ContextMemory::default(),
             names: StreamNames::default(),
+            kernels: Mutex::default(),
             waits: WaitLog::default(),
             standing: Standing::default(),
             crossing: Mutex::default(),
@@ -75,6 +79,8 @@ impl Shared {
             granting: Mutex::default(),
             handles: AtomicUsize::new(1),
         });
+        // Nobody else has it yet.
+        let _ = shared.link.shared.set(Arc::downgrade(&shared));
         let mut contexts = CONTEXTS.lock();
         let (found, _ended) = Self::find(&mut contexts, key);
         if let Some(earlier) = found {
@@ -99,6 +105,22 @@ impl Shared {
             ended.push(shared);
         }
         (None, ended)
+    }
+
+    /// The number of a kernel's name, the same for equal names.
+    pub(crate) fn kernel_number(&self, name: &str) -> u32 {
+        let mut kernels = self.kernels.lock();
+        let next = u32::try_from(kernels.len()).unwrap_or(u32::MAX);
+        if let Some(known) = kernels.get(name) {
+            return *known;
+        }
+        kernels.insert(name.into(), next);
+        next
+    }
+
+    /// The name of a number.
+    pub(super) fn kernel_name(&self, number: u32) -> Option<Arc<str>> {
+        self.kernels.lock().iter().find(|(_, known)| **known == number).map(|(name, _)| name.clone())
     }
 
     /// The other contexts of this driver that have handles.

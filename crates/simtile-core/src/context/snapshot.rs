@@ -84,11 +84,14 @@ impl Context {
     /// `deadline`. Waits for nothing that is dropped later.
     pub fn drain(&self, deadline: Duration) -> Drained {
         let shared = self.shared();
-        let mark = shared.lanes.mark();
         let end = simtile_sync::time::now() + deadline;
         if self.usable().is_ok() {
+            // Before the mark: what was dropped in a poll becomes an entry of its own then.
             shared.lanes.collect();
+        } else if self.loss().is_some() {
+            shared.leave_limbo();
         }
+        let mark = shared.lanes.mark();
         loop {
             let waiting = shared.lanes.left_of(mark);
             if waiting == 0 || simtile_sync::time::now() >= end {

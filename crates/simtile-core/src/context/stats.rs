@@ -32,8 +32,10 @@ pub struct ContextStats {
     pub failed_frees: u64,
     /// Device and pinned memory in them, bytes.
     pub leaked_bytes: u64,
-    /// Streams, events and contexts whose destruction failed.
+    /// Streams, events, pools, graphs and executables whose destruction failed. They are kept by the driver.
     pub failed_destroys: u64,
+    /// Events, streams and pools that the context keeps for its own use.
+    pub own_handles: u64,
     /// Times that the context current before could not be put back.
     pub failed_restores: u64,
     /// Pools that users made and hold.
@@ -93,7 +95,7 @@ macro_rules! counters {
 }
 
 counters! {
-    live_allocations live_bytes parked_bytes pinned_bytes staging_bytes reclaiming_bytes quarantined quarantined_bytes failed_frees leaked_bytes failed_destroys
+    live_allocations live_bytes parked_bytes pinned_bytes staging_bytes reclaiming_bytes quarantined quarantined_bytes failed_frees leaked_bytes failed_destroys own_handles
     failed_restores pools foreign_allocations owner_panics managed_bytes mapped_bytes retained_modules host_function_panics lost_errors
 }
 

@@ -1,12 +1,15 @@
 //! Graphs and their executables.
 
 use super::Kept;
+use super::capture::{KernelNode, NodeTouch, Touched};
+use super::script::{Kernel, KernelPiece};
 use crate::Context;
+use crate::context::relaxed;
 use crate::error::{GraphError, On};
 use core::fmt;
 use simtile_driver::sys::*;
-use simtile_driver::{Driver, call};
-use simtile_hazard::{Access, CapturedAccess, Mode, Region};
+use simtile_driver::{Driver, DriverError, call};
+use simtile_hazard::{Access, AccessUnion, CapturedAccess, Mode, Region};
 use simtile_sync::Arc;
 use smallvec::SmallVec;
 use std::ffi::CString;
@@ -15,7 +18,10 @@ use std::ffi::CString;
 pub struct CapturedGraph {
     raw: CUgraph,
     context: Arc<Context>,
+    /// Of the capture.
+    id: u64,
     accesses: Box<[CapturedAccess]>,
+    touched: Touched,
     kept: Kept,
 }
 
@@ -26,11 +32,44 @@ pub struct GraphExec {
     /// Stands for the executable itself: every replay writes it.
     region: Region,
     graph: CapturedGraph,
+    /// It was made from that graph, so that its nodes are known by the graph's.
+    of_graph: bool,
 }
 
 impl CapturedGraph {
-    pub(super) fn new(context: &Arc<Context>, raw: CUgraph, set: &[CapturedAccess], kept: Kept) -> Self {
-        Self { raw, context: context.clone(), accesses: set.into(), kept }
+    pub(super) fn new(context: &Arc<Context>, raw: CUgraph, id: u64, touched: Touched, kept: Kept) -> Self {
+        let accesses = Box::default();
+        let mut made = Self { raw, context: context.clone(), id, accesses, touched, kept };
+        made.join();
+        made
+    }
+
+    /// Makes one set of what the nodes touch.
+    fn join(&mut self) {
+        let device = u16::try_from(self.context.ordinal()).unwrap_or(u16::MAX - 1);
+        let mut union = AccessUnion::default();
+        for NodeTouch { access, .. } in &self.touched.all {
+            union.add(access.region, access.start, access.end, access.mode, device, ());
+        }
+        union.join();
+        self.accesses = union.set().iter().map(|(access, ())| *access).collect();
+    }
+
+    /// What the nodes access.
+    pub(crate) fn replayed(&self) -> SmallVec<[Access<'_>; 16]> {
+        let owners = &self.kept.owners;
+        let mut list = SmallVec::new();
+        let mut at = 0;
+        for access in &self.accesses {
+            // Both are sorted by region, and the graph keeps every region that it touches.
+            while at < owners.len() && owners[at].0 < access.region {
+                at += 1;
+            }
+            if let Some(region) = owners.get(at).and_then(|(_, owner)| owner.region()) {
+                list.push(Access::new(region, access.start, access.end, access.mode));
+            }
+        }
+        list
     }
 
     /// The driver's handle. It dies with this value.
@@ -58,6 +97,32 @@ impl CapturedGraph {
             .on(|| self.to_string())
     }
 
+    /// How many of its edges are programmatic: the node behind may start before the one in front has finished, as launches with
+    /// [`LaunchOptions::programmatic`](crate::LaunchOptions::programmatic) do.
+    ///
+    /// # Errors
+    /// The driver's; drivers before CUDA 12.3 do not tell.
+    pub fn programmatic_edges(&self) -> Result<usize, GraphError> {
+        let edges = self.context.with_current(|driver| {
+            let (none, mut count) = (core::ptr::null_mut(), 0);
+            // SAFETY: the graph is alive; without lists only the count is written.
+            unsafe {
+                call!(driver, cuGraphGetEdges_v2(self.raw, none, none, core::ptr::null_mut(), &mut count))
+            }?;
+            let (mut from, mut to) = (vec![CUgraphNode::NULL; count], vec![CUgraphNode::NULL; count]);
+            let plain = CUgraphEdgeData { from_port: 0, to_port: 0, type_: 0, reserved: [0; 5] };
+            let mut data = vec![plain; count];
+            let (a, b, c) = (from.as_mut_ptr(), to.as_mut_ptr(), data.as_mut_ptr());
+            // SAFETY: the lists have room for `count` entries.
+            unsafe { call!(driver, cuGraphGetEdges_v2(self.raw, a, b, c, &mut count)) }?;
+            data.truncate(count);
+            Ok(data)
+        });
+        let edges = edges.on::<GraphError>(|| self.to_string())?;
+        // `CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC`.
+        Ok(edges.iter().filter(|edge| edge.type_ == 1).count())
+    }
+
     /// Writes a picture in Graphviz's DOT to a file.
     ///
     /// # Errors
@@ -81,18 +146,39 @@ impl CapturedGraph {
         let raw = self.make()?;
         // Its bytes stand for nothing; it is touched as a whole.
         let region = self.context.tracker().region(1);
-        Ok(GraphExec { raw: Some(raw), region, graph: self })
+        Ok(GraphExec { raw: Some(raw), region, graph: self, of_graph: true })
     }
 
     fn make(&self) -> Result<CUgraphExec, GraphError> {
         self.context
-            .with_current(|driver| {
+            .link()
+            .relaxed(|driver| {
                 let mut raw = CUgraphExec::NULL;
                 // SAFETY: the graph is alive, the out-pointer is valid for the call.
                 unsafe { call!(driver, cuGraphInstantiateWithFlags(&mut raw, self.raw, 0)) }?;
                 Ok(raw)
             })
             .on(|| self.to_string())
+    }
+
+    /// A named kernel reaches something else now.
+    fn retarget(&mut self, index: u32, piece: KernelPiece) {
+        let KernelPiece { kernel, touches } = piece;
+        self.touched.all.retain(|touch| touch.named != Some(index));
+        for kept in touches {
+            let (region, start, end) = (kept.region, kept.start as u64, kept.end as u64);
+            let access = CapturedAccess { region, start, end, mode: kept.mode };
+            self.touched.all.push(NodeTouch { access, named: Some(index) });
+            if let Err(at) = self.kept.owners.binary_search_by_key(&region, |owner| owner.0) {
+                self.kept.owners.insert(at, (region, kept.owner));
+            }
+        }
+        self.touched.named[index as usize].kernel = kernel;
+        self.join();
+        let accesses = &self.accesses;
+        let touched =
+            |region| accesses.binary_search_by_key(&region, |access: &CapturedAccess| access.region).is_ok();
+        self.kept.owners.retain(|(region, _)| touched(*region));
     }
 
     pub(crate) fn kept(&self) -> &Kept {
@@ -123,18 +209,8 @@ impl GraphExec {
     /// [`GraphError::NotUpdatable`] with the driver's reason; the executable does what it did before then. If it could not even be
     /// made anew, later launches fail with that.
     pub fn update(&mut self, graph: CapturedGraph) -> Result<(), GraphError> {
-        self.same_context(&graph)?;
-        match self.try_update(&graph)? {
-            Ok(()) => {
-                // What the old nodes reached goes now; its last uses are stamped on it.
-                self.graph = graph;
-                Ok(())
-            }
-            Err(why) => {
-                self.make_anew()?;
-                Err(GraphError::NotUpdatable { what: self.to_string(), why })
-            }
-        }
+        self.put(graph, |exec, _, why| Err(GraphError::NotUpdatable { what: exec.to_string(), why }))?;
+        Ok(())
     }
 
     /// As [`GraphExec::update`]; work of another shape gets a new executable. Whether it was an update.
@@ -142,19 +218,87 @@ impl GraphExec {
     /// # Errors
     /// The driver's. The executable does what it did before then.
     pub fn update_or_replace(&mut self, graph: CapturedGraph) -> Result<bool, GraphError> {
+        self.put(graph, |_, graph, _| graph.make())
+    }
+
+    /// Puts other recorded work in the place of this one. Where the driver cannot, `otherwise` is told why, and gives another
+    /// executable.
+    fn put(
+        &mut self,
+        graph: CapturedGraph,
+        otherwise: impl FnOnce(&Self, &CapturedGraph, String) -> Result<CUgraphExec, GraphError>,
+    ) -> Result<bool, GraphError> {
         self.same_context(&graph)?;
-        let updated = self.try_update(&graph)?.is_ok();
-        if !updated {
-            match graph.make() {
-                Ok(fresh) => self.replace(Some(fresh)),
+        let updated = match self.try_update(&graph)? {
+            Ok(()) => true,
+            Err(why) => match otherwise(self, &graph, why) {
+                Ok(fresh) => {
+                    self.replace(Some(fresh));
+                    false
+                }
                 Err(error) => {
+                    // It may be half changed.
+                    self.make_anew()?;
+                    return Err(error);
+                }
+            },
+        };
+        self.of_graph = !updated;
+        // What the old nodes reached goes now; its last uses are stamped on it.
+        self.graph = graph;
+        Ok(updated)
+    }
+
+    /// Gives one kernel other arguments, or another geometry. Launches before keep the old ones. What the new arguments reach is claimed and
+    /// kept by the executable from here on, and what only the old ones reached no more.
+    ///
+    /// # Errors
+    /// [`GraphError::NotUpdatable`]: the node is of another graph, or the piece launches with other attributes. The driver's. The
+    /// executable does what it did before then; if it could not even be made anew, later launches fail with that.
+    pub fn set_kernel(&mut self, node: KernelNode, piece: KernelPiece) -> Result<(), GraphError> {
+        let what = || self.to_string();
+        let refused = |why: &str| Err(GraphError::NotUpdatable { what: what(), why: why.into() });
+        let exec = self.alive()?;
+        let Some(named) = self.graph.touched.named.get(node.index as usize) else {
+            return refused("the kernel is of another graph");
+        };
+        if node.capture != self.graph.id || named.node.is_null() {
+            return refused("the kernel is of another graph");
+        }
+        if *piece.kernel.function.context() != self.graph.context {
+            return refused("the new launch is of another context");
+        }
+        if named.kernel.options.attributes_only() != piece.kernel.options.attributes_only() {
+            return refused(
+                "cluster, cooperation, priority and programmatic launch of a kernel cannot be changed",
+            );
+        }
+        let raw = named.node;
+        let own = self.context().link();
+        // The template first: a new executable can then be made of it.
+        own.with_current(|driver| set_template(driver, raw, &piece.kernel)).on::<GraphError>(what)?;
+        let updated = match self.of_graph {
+            true => own.with_current(|driver| set_exec(driver, exec, raw, &piece.kernel)).is_ok(),
+            false => false,
+        };
+        if !updated {
+            match self.graph.make() {
+                Ok(fresh) => {
+                    self.replace(Some(fresh));
+                    self.of_graph = true;
+                }
+                Err(error) => {
+                    let old = &self.graph.touched.named[node.index as usize].kernel;
+                    self.context()
+                        .with_current(|driver| set_template(driver, raw, old))
+                        .on::<GraphError>(what)?;
                     self.make_anew()?;
                     return Err(error);
                 }
             }
         }
-        self.graph = graph;
-        Ok(updated)
+        self.graph.retarget(node.index, piece);
+        Ok(())
     }
 
     /// Asks the driver. Inside: why it did not, and the executable may be half changed.
@@ -213,33 +357,38 @@ impl GraphExec {
 
     /// What one replay accesses.
     pub(crate) fn accesses(&self) -> SmallVec<[Access<'_>; 16]> {
-        let mut list = self.captured();
+        let mut list = self.graph.replayed();
         list.push(Access::whole(&self.region, Mode::Write));
-        list
-    }
-
-    /// What the nodes access.
-    pub(crate) fn captured(&self) -> SmallVec<[Access<'_>; 16]> {
-        let owners = &self.graph.kept.owners;
-        let mut list = SmallVec::new();
-        let mut at = 0;
-        for access in &self.graph.accesses {
-            // Both are sorted by region, and the graph keeps every region that it touches.
-            while at < owners.len() && owners[at].0 < access.region {
-                at += 1;
-            }
-            if let Some(region) = owners.get(at).and_then(|(_, owner)| owner.region()) {
-                list.push(Access::new(region, access.start, access.end, access.mode));
-            }
-        }
         list
     }
 }
 
-fn destroy(context: &Context, exec: CUgraphExec) {
+fn set_template(driver: Driver, node: CUgraphNode, kernel: &Kernel) -> Result<(), DriverError> {
+    let mut pointers = kernel.args.pointers();
+    let params = kernel.params(&mut pointers);
+    // SAFETY: the node is alive; the driver copies the parameters, whose memory the graph keeps.
+    unsafe { call!(driver, cuGraphKernelNodeSetParams(node, &params)) }
+}
+
+fn set_exec(
+    driver: Driver,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    kernel: &Kernel,
+) -> Result<(), DriverError> {
+    let mut pointers = kernel.args.pointers();
+    let params = kernel.params(&mut pointers);
+    // SAFETY: as above; the executable was made from the node's graph.
+    unsafe { call!(driver, cuGraphExecKernelNodeSetParams(exec, node, &params)) }
+}
+
+fn destroy(context: &Arc<Context>, exec: CUgraphExec) {
     // SAFETY: the executable is ours; what runs of it goes on.
-    let call = |driver: Driver| unsafe { call!(driver, cuGraphExecDestroy(exec)) };
-    context.link().finish(|| "executable graph".into(), call);
+    let call = move |driver: Driver| {
+        // SAFETY: as above.
+        relaxed(driver, |driver| unsafe { call!(driver, cuGraphExecDestroy(exec)) })
+    };
+    context.end_object(|| "drop of an executable graph".into(), call);
 }
 
 impl Drop for CapturedGraph {
@@ -249,8 +398,8 @@ impl Drop for CapturedGraph {
         }
         let raw = self.raw;
         // SAFETY: the graph is ours; executables do not need it.
-        let call = |driver: Driver| unsafe { call!(driver, cuGraphDestroy(raw)) };
-        self.context.link().finish(|| "graph".into(), call);
+        let call = move |driver: Driver| unsafe { call!(driver, cuGraphDestroy(raw)) };
+        self.context.end_object(|| "drop of a graph".into(), call);
     }
 }
 

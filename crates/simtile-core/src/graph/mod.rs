@@ -13,12 +13,29 @@
 //!   the last replay's stamps are on the allocations, and functions wait for all work of the context.
 //! * *Every exit ends the capture.* [`Capture::finish`] and dropping it (an error, a panic) both end it, give the streams back and
 //!   destroy what there is. The mode is relaxed: other threads' work and our own queries never disturb it.
+//! * *A kernel that is given other arguments* ([`GraphExec::set_kernel`]) has its accesses written down apart from the others': the new ones take
+//!   their place when the driver has updated its node, with the handles of both until then. The graph itself is changed as well, so that a new
+//!   executable can be made of it if need be.
 //! * *An update is whole or nothing.* It needs `&mut`, so nobody launches meanwhile. Launches before it keep the old values (the driver
 //!   copies them). If the driver refuses, a fresh executable takes the place of one that may be half changed.
 
 mod capture;
+mod condition;
 mod exec;
+mod script;
 
-pub use capture::Capture;
 pub(crate) use capture::Kept;
+pub use capture::{Capture, KernelNode};
+pub(crate) use condition::Place;
+pub use condition::{Condition, Conditional};
 pub use exec::{CapturedGraph, GraphExec};
+pub(crate) use script::{Kernel, Plain};
+pub use script::{KernelPiece, Script, ScriptStats};
+
+use simtile_sync::atomic::{AtomicU64, Ordering};
+
+/// A number that no other capture, and no other pass of a script, has.
+fn next_world() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

@@ -1,12 +1,15 @@
 //! Arguments of a raw launch.
 
 use super::KernelArgument;
+use super::stored::Argument;
 use crate::memory::sealed::{Memory, MemoryMut};
 use crate::memory::{DeviceBuffer, DeviceMemory, DeviceMemoryMut};
 use crate::stream::{AtomicScope, Touch};
+use core::cell::RefCell;
 use core::ffi::c_void;
 use core::fmt;
-use core::mem::MaybeUninit;
+use core::marker::PhantomData;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use simtile_driver::sys::CUdeviceptr;
 use simtile_types::DeviceCopy;
 use smallvec::SmallVec;
@@ -16,14 +19,18 @@ use smallvec::SmallVec;
 #[repr(align(16))]
 struct Slot(#[allow(dead_code, reason = "read through a pointer")] [MaybeUninit<u8>; 16]);
 
-/// Where an argument lies.
+/// Where an argument lies, and its size.
 #[derive(Clone, Copy)]
-enum Place {
-    /// Offset in the slots, and size.
-    Slot(u32, u32),
-    /// Host address of a value in its box, and size.
-    Boxed(usize, u32),
+struct Place {
+    /// In the slots; of a value in a box, in the addresses of boxes.
+    at: u32,
+    size: u32,
+    /// Every byte is initialised.
+    whole: bool,
 }
+
+/// The bit of [`Place::at`] that says that the value lies in a box. (A kernel has at most 32 764 bytes of parameters.)
+const BOXED: u32 = 1 << 31;
 
 /// A value in a box, of whatever type: it is given back as what it was made.
 trait Held {}
@@ -40,22 +47,85 @@ const EMPTY: Slot = Slot([MaybeUninit::uninit(); 16]);
 /// assert_eq!(args.len(), 2);
 /// ```
 ///
-/// Up to 256 bytes and 16 arguments lie inline; more go to the heap.
-#[derive(Default)]
+/// They lie in a block on the heap that is used again by the thread's next launches, so that moving them (into a builder, a
+/// future, another thread) moves one pointer, and launching again and again allocates nothing.
 pub struct LaunchArgs<'a> {
-    slots: SmallVec<[Slot; 16]>,
+    block: ManuallyDrop<Box<Block>>,
+    /// The borrows in the block.
+    borrowed: PhantomData<(Touch<'a>, Box<dyn Held + Send + Sync + 'a>)>,
+}
+
+/// What is behind [`LaunchArgs`]. Its borrows live at least as long as the `LaunchArgs` that it is behind, which empties it
+/// when it is dropped.
+#[derive(Default)]
+struct Block {
+    slots: Vec<Slot>,
     /// Bytes of `slots` in use.
     used: usize,
-    places: SmallVec<[Place; 16]>,
-    touches: SmallVec<[Touch<'a>; 8]>,
-    /// Values that do not lie in the slots.
-    boxed: Vec<Box<dyn Held + Send + Sync + 'a>>,
+    places: Vec<Place>,
+    touches: Vec<Touch<'static>>,
+    /// Values that do not lie in the slots, with their addresses.
+    boxed: Vec<(usize, Box<dyn Held + Send + Sync>)>,
+}
+
+/// Blocks that a thread keeps for its next launches, and the largest one that is worth keeping, in arguments.
+const KEPT: usize = 8;
+const KEPT_PLACES: usize = 256;
+
+thread_local! {
+    #[allow(clippy::vec_box, reason = "the boxes are handed out as they are")]
+    static BLOCKS: RefCell<Vec<Box<Block>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Block {
+    /// An empty one.
+    #[inline]
+    fn take() -> Box<Self> {
+        // A thread that is ending has none left.
+        let kept = BLOCKS.try_with(|blocks| blocks.borrow_mut().pop()).ok().flatten();
+        kept.unwrap_or_default()
+    }
+
+    /// Keeps an emptied one.
+    #[inline]
+    fn keep(self: Box<Self>) {
+        if self.places.capacity() > KEPT_PLACES || self.slots.capacity() > KEPT_PLACES {
+            return;
+        }
+        let _ = BLOCKS.try_with(|blocks| {
+            let mut blocks = blocks.borrow_mut();
+            if blocks.len() < KEPT {
+                blocks.push(self);
+            }
+        });
+    }
+}
+
+impl Default for LaunchArgs<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for LaunchArgs<'_> {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here; nobody sees the field afterwards.
+        let mut block = unsafe { ManuallyDrop::take(&mut self.block) };
+        block.slots.clear();
+        block.used = 0;
+        block.places.clear();
+        block.touches.clear();
+        // Last: destructors of values may panic, and then the block goes, without anything borrowed in it.
+        block.boxed.clear();
+        block.keep();
+    }
 }
 
 impl<'a> LaunchArgs<'a> {
     /// No arguments.
+    #[inline]
     pub fn new() -> Self {
-        Self::default()
+        Self { block: ManuallyDrop::new(Block::take()), borrowed: PhantomData }
     }
 
     /// Adds an argument: a value, or memory by reference. A pointer among the values, also inside a struct, is the launcher's duty.
@@ -73,29 +143,34 @@ impl<'a> LaunchArgs<'a> {
     }
 
     /// Adds memory: its address, and how the kernel touches it.
+    #[inline]
     pub(crate) fn touch(&mut self, address: CUdeviceptr, touch: Touch<'a>) {
         self.push(address);
-        self.touches.push(touch);
+        // SAFETY: the borrow stays alive until `self` is dropped, whose destructor counts as a use of `'a`; that removes the entry.
+        // Until then it is handed out with lifetimes of at most `'a` alone (`touches`).
+        let touch = unsafe { core::mem::transmute::<Touch<'a>, Touch<'static>>(touch) };
+        self.block.touches.push(touch);
     }
 
     /// Adds a value.
+    #[inline]
     pub fn push<T: DeviceCopy>(&mut self, value: T) -> &mut Self {
         let size = size_of::<T>();
+        let block = &mut **self.block;
         // Drivers copy arguments byte by byte, so alignment above a slot's own does not matter.
-        let offset = self.used.next_multiple_of(align_of::<T>().min(align_of::<Slot>()));
-        self.slots.resize((offset + size).div_ceil(size_of::<Slot>()), EMPTY);
-        let target = self.slots.as_mut_ptr().cast::<MaybeUninit<u8>>().wrapping_add(offset);
+        let offset = block.used.next_multiple_of(align_of::<T>().min(align_of::<Slot>()));
+        block.slots.resize((offset + size).div_ceil(size_of::<Slot>()), EMPTY);
+        let target = block.slots.as_mut_ptr().cast::<MaybeUninit<u8>>().wrapping_add(offset);
         // SAFETY: the slots were just made large enough; padding may be uninitialised, as the slots may.
         unsafe {
             let source = core::ptr::from_ref(&value).cast::<MaybeUninit<u8>>();
             source.copy_to_nonoverlapping(target, size);
         }
-        self.used = offset + size;
-        // A kernel has at most 32 764 bytes of parameters; a larger offset is refused by the size checks.
-        self.places.push(Place::Slot(
-            u32::try_from(offset).unwrap_or(u32::MAX),
-            u32::try_from(size).unwrap_or(u32::MAX),
-        ));
+        block.used = offset + size;
+        // More than 2 GiB of arguments are never launched: the size is refused where it is checked.
+        let size = u32::try_from(size).unwrap_or(u32::MAX);
+        let at = u32::try_from(offset).unwrap_or(u32::MAX) & !BOXED;
+        block.places.push(Place { at, size, whole: T::NO_PADDING });
         self
     }
 
@@ -140,39 +215,57 @@ impl<'a> LaunchArgs<'a> {
     #[must_use]
     pub fn boxed<T: DeviceCopy + Send + Sync + 'a>(mut self, value: Box<T>) -> Self {
         let address = core::ptr::from_ref(&*value).expose_provenance();
-        self.places.push(Place::Boxed(address, u32::try_from(size_of::<T>()).unwrap_or(u32::MAX)));
-        self.boxed.push(value);
+        let size = u32::try_from(size_of::<T>()).unwrap_or(u32::MAX);
+        let at = self.block.boxed.len() as u32 | BOXED;
+        let value: Box<dyn Held + Send + Sync + 'a> = value;
+        // SAFETY: as in `touch`; the box is only dropped, with `self`.
+        let value = unsafe {
+            core::mem::transmute::<Box<dyn Held + Send + Sync + 'a>, Box<dyn Held + Send + Sync>>(value)
+        };
+        self.block.boxed.push((address, value));
+        self.block.places.push(Place { at, size, whole: T::NO_PADDING });
         self
     }
 
     /// Arguments so far.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.block.places.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.block.places.is_empty()
     }
 
     /// Size of each argument in bytes.
+    #[inline]
     pub(crate) fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.places.iter().map(|&(Place::Slot(_, size) | Place::Boxed(_, size))| size as usize)
+        self.block.places.iter().map(|place| place.size as usize)
     }
 
     /// The device memory among them, and how it is touched.
+    #[inline]
     pub(crate) fn touches(&self) -> &[Touch<'a>] {
-        &self.touches
+        &self.block.touches
     }
 
     /// Pointers to the arguments, as the driver takes them. It only reads behind them.
+    #[inline]
     pub(crate) fn pointers(&self) -> SmallVec<[*mut c_void; 16]> {
-        let base = self.slots.as_ptr().cast::<u8>();
-        let pointer = |place: &Place| match *place {
-            Place::Slot(offset, _) => base.wrapping_add(offset as usize).cast_mut().cast(),
-            Place::Boxed(address, _) => core::ptr::with_exposed_provenance_mut(address),
-        };
-        self.places.iter().map(pointer).collect()
+        self.arguments().map(|argument| argument.pointer.cast_mut().cast()).collect()
+    }
+
+    /// The arguments as bytes.
+    #[inline]
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = Argument> + '_ {
+        let base = self.block.slots.as_ptr().cast::<u8>();
+        self.block.places.iter().map(move |place| {
+            let pointer = match place.at & BOXED {
+                0 => base.wrapping_add(place.at as usize),
+                _ => core::ptr::with_exposed_provenance(self.block.boxed[(place.at & !BOXED) as usize].0),
+            };
+            Argument { pointer, size: place.size as usize, whole: place.whole }
+        })
     }
 }
 
@@ -180,7 +273,7 @@ impl fmt::Debug for LaunchArgs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LaunchArgs")
             .field("sizes", &self.sizes().collect::<Vec<_>>())
-            .field("buffers", &self.touches.len())
+            .field("buffers", &self.touches().len())
             .finish()
     }
 }
@@ -207,6 +300,34 @@ mod tests {
         assert_eq!(read::<i16>(&args, 4), -1);
     }
 
+    /// Aligned as no parameter is.
+    #[derive(Clone, Copy)]
+    #[repr(align(256))]
+    struct Aligned(#[allow(dead_code, reason = "read through a pointer")] u32);
+
+    // SAFETY: a number and padding; every pattern of the number is one.
+    unsafe impl DeviceCopy for Aligned {}
+
+    #[test]
+    fn an_over_aligned_value_keeps_its_place_in_the_order() {
+        let mut args = LaunchArgs::new().arg(1u8).arg(Aligned(7)).arg(2u16);
+        for i in 0..40u64 {
+            args.push(i);
+        }
+        let args = args.boxed(Box::new(Aligned(9))).arg(3u8);
+        let sizes: Vec<_> = args.sizes().collect();
+        assert_eq!((sizes[..3].to_vec(), sizes[43..].to_vec()), (vec![1, 256, 2], vec![256, 1]));
+        // Drivers copy byte by byte: a slot's alignment is enough for them, but not for a reference.
+        let word = |index: usize| {
+            let pointer = args.pointers()[index].cast::<u32>();
+            // SAFETY: the test stored an `Aligned` there, which begins with its number.
+            unsafe { pointer.read() }
+        };
+        assert_eq!((word(1), word(43)), (7, 9));
+        assert_eq!((read::<u8>(&args, 0), read::<u16>(&args, 2), read::<u64>(&args, 42)), (1, 2, 39));
+        assert_eq!(read::<u8>(&args, 44), 3);
+    }
+
     #[test]
     fn many_arguments_spill_and_move() {
         let mut args = LaunchArgs::new();
@@ -218,19 +339,29 @@ mod tests {
     }
 
     #[test]
-    fn the_inline_part_ends_at_256_bytes_and_sixteen_arguments() {
+    fn padding_is_the_same_wherever_the_block_has_grown() {
         let mut args = LaunchArgs::new();
         for i in 0..16u64 {
             args.push([i, !i]);
         }
-        assert!(!args.slots.spilled() && !args.places.spilled());
-        assert_eq!(args.used, 256);
         args.push(7u8);
-        assert!(args.slots.spilled() && args.places.spilled());
-        // Padding after a spill is as before it.
         args.push(1.5f64);
         assert_eq!((read::<u8>(&args, 16), read::<f64>(&args, 17)), (7, 1.5));
         assert!((0..16).all(|i| read::<[u64; 2]>(&args, i) == [i as u64, !(i as u64)]));
+    }
+
+    #[test]
+    fn a_block_is_used_again_and_empty() {
+        let first = LaunchArgs::new().arg(1u64).boxed(Box::new([1u8; 9]));
+        let at = first.pointers()[0].addr();
+        drop(first);
+        let second = LaunchArgs::new().arg(2u32);
+        assert_eq!(second.pointers()[0].addr(), at);
+        assert_eq!((second.sizes().collect::<Vec<_>>(), read::<u32>(&second, 0)), (vec![4], 2));
+        assert!(second.touches().is_empty());
+        // One that is moved to another thread is that thread's from then on.
+        std::thread::spawn(move || drop(second)).join().expect("no panic");
+        assert_ne!(LaunchArgs::new().arg(3u32).pointers()[0].addr(), at);
     }
 
     #[test]

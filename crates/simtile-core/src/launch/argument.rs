@@ -3,8 +3,8 @@
 use super::LaunchArgs;
 use crate::memory::sealed::{Memory, MemoryMut};
 use crate::memory::{
-    DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, DeviceColumns, DeviceColumnsMut, GrowableBuffer,
-    ManagedBuffer, PinnedHostBuffer, RawDeviceBuffer,
+    DeviceBox, DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, DeviceColumns, DeviceColumnsMut,
+    GrowableBuffer, ManagedBuffer, OnDevice, PinnedHostBuffer, RawDeviceBuffer,
 };
 use simtile_types::DeviceCopy;
 
@@ -86,6 +86,19 @@ macro_rules! views_mut {
 }
 
 views_mut! { DeviceBufferViewMut DeviceColumnsMut }
+
+impl<'a, T: ?Sized + OnDevice> KernelArgument<'a, ByAddress> for &'a DeviceBox<T> {
+    fn add_to(self, args: &mut LaunchArgs<'a>) {
+        args.touch(self.address(), self.touched(self.shared_mode()));
+    }
+}
+
+impl<'a, T: ?Sized + OnDevice> KernelArgument<'a, ByAddress> for &'a mut DeviceBox<T> {
+    fn add_to(self, args: &mut LaunchArgs<'a>) {
+        let address = self.address();
+        args.touch(address, self.touched_mut());
+    }
+}
 
 impl<'a> KernelArgument<'a, ByAddress> for &'a RawDeviceBuffer {
     fn add_to(self, args: &mut LaunchArgs<'a>) {

@@ -12,7 +12,7 @@ pub(crate) unsafe fn launch(
     driver: Driver,
     stream: CUstream,
     function: &Function,
-    options: LaunchOptions,
+    options: &LaunchOptions,
     args: &LaunchArgs<'_>,
 ) -> Result<(), DriverError> {
     let mut pointers = args.pointers();

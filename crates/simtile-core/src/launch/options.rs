@@ -57,6 +57,11 @@ impl LaunchOptions {
         self
     }
 
+    /// Everything but the geometry.
+    pub(crate) fn attributes_only(&self) -> Self {
+        Self { config: LaunchConfig::EMPTY, ..*self }
+    }
+
     /// Whether the plain launch call does.
     pub(crate) fn is_plain(&self) -> bool {
         self.cluster.is_none() && !self.cooperative && self.priority.is_none() && !self.programmatic
@@ -110,6 +115,10 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
+    pub(crate) fn list(&self) -> &[CUlaunchAttribute] {
+        &self.list
+    }
+
     /// The driver's configuration. It points into `self`.
     pub(crate) fn config(&mut self, stream: CUstream) -> CUlaunchConfig {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = self.config;

@@ -9,7 +9,7 @@ use super::vmm::Mapped;
 use crate::context::{Lane, Work, add, sub};
 use crate::error::{Family, MemoryError};
 use crate::label::Label;
-use crate::stream::{Submit, in_host_function};
+use crate::stream::{Submit, drops_go_elsewhere};
 use crate::{Context, Stream};
 use simtile_driver::sys::{CUdeviceptr, CUresult};
 use simtile_driver::{LabelTarget, call};
@@ -369,16 +369,12 @@ impl Drop for Allocation {
             sub(&context.counters().live_bytes, self.size as u64);
         }
         let label = core::mem::take(&mut self.label);
-        let (id, size) = (self.id.0, self.size());
+        let (id, size) = (self.id.0, self.mapped().map_or(self.size, Mapped::own_bytes));
         let (keep, also) = (self.keep.take(), core::mem::take(&mut *self.also.lock()));
         let memory =
             Memory::device(context.clone(), id, self.address, size, self.kind, label).keeping(keep, also);
-        if in_host_function() {
-            let lanes = context.shared().lanes.clone();
-            let job = move || {
-                context.tracker().retire(region, memory);
-            };
-            lanes.push(Lane::Memory, Work::Job(Box::new(job)));
+        if drops_go_elsewhere() {
+            context.shared().lanes.push(Lane::Memory, Work::Retire(Box::new((region, memory))));
         } else {
             context.tracker().retire(region, memory);
         }

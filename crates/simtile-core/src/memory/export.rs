@@ -234,7 +234,8 @@ impl<T: DeviceCopy> Drop for Exported<T> {
             return;
         }
         let _ = give_back(&owner, None);
-        if owner.region().is_some() {
+        // What foreign code does in a context that is lost is over.
+        if owner.region().is_some() && owner.context().loss().is_none() {
             let shared = owner.context().shared().clone();
             shared.memory.limbo.lock().push(owner);
         }
@@ -253,7 +254,7 @@ impl<T: DeviceCopy> fmt::Debug for Exported<T> {
 }
 
 impl Shared {
-    /// Everything has been synchronised with: what came back from nobody knows where can go.
+    /// Everything has been synchronised with, or the context is lost: what came back from nobody knows where can go.
     pub(crate) fn leave_limbo(&self) {
         let owners = core::mem::take(&mut *self.memory.limbo.lock());
         drop(owners);

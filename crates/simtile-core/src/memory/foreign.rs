@@ -8,12 +8,15 @@
 //! ours, *joins* it: the new handle is one more of the same allocation. A range that only reaches into one is refused.
 
 use super::allocation::{Keep, Kind};
-use super::{Allocation, DeviceBuffer, Owner};
-use crate::Context;
+use super::sealed::Memory;
+use super::{Allocation, DeviceBuffer, DeviceMemory, Owner};
 use crate::context::{Link, add, drop_user_value, sub};
 use crate::error::{MemoryError, On};
+use crate::stream::{Submit, Touch};
+use crate::{Context, Stream};
 use core::any::Any;
 use simtile_driver::sys::CUdeviceptr;
+use simtile_hazard::{Access, Mode};
 use simtile_sync::Arc;
 use simtile_types::DeviceCopy;
 
@@ -144,6 +147,52 @@ impl Allocation {
 }
 
 impl<T: DeviceCopy> DeviceBuffer<T> {
+    /// Takes over stream-ordered memory, which is freed as memory of ours is.
+    ///
+    /// # Safety
+    /// The address is the beginning of an allocation by `cuMemAllocAsync` or from a pool, in the stream's context, of at least `len`
+    /// elements; nobody else frees or uses it, and what used it before was queued on the stream or has finished.
+    pub(super) unsafe fn adopt(
+        stream: &Arc<Stream>,
+        address: CUdeviceptr,
+        len: usize,
+    ) -> Result<Self, MemoryError> {
+        let limit = isize::MAX as usize;
+        let bytes = len
+            .checked_mul(size_of::<T>())
+            .filter(|&bytes| bytes <= limit)
+            .ok_or(MemoryError::SizeOverflow { count: len, element_bytes: size_of::<T>(), limit })?;
+        let refused = |why: &str| MemoryError::Foreign {
+            what: format!("{bytes} bytes at {address:#x}"),
+            why: why.into(),
+        };
+        elements::<T>(address, bytes)?;
+        let context = stream.context();
+        if bytes == 0 {
+            if address != 0 {
+                return Err(refused("an allocation has bytes; these would never be freed"));
+            }
+            return Self::undefined(stream, None, 0);
+        }
+        if address == 0 {
+            return Err(refused("no allocation is there"));
+        }
+        let _importing = context.shared().memory.importing.lock();
+        if let Found::Inside(..) = context.find_live(address, bytes)? {
+            return Err(refused("they belong to a live allocation"));
+        }
+        let region = context.tracker().region(bytes as u64);
+        // What the stream has already comes before everything that follows.
+        let before = [Access::whole(&region, Mode::Write)];
+        stream.submit_tracked(&before, Submit::HANDLES, |_, _| Ok(())).map_err(|error| {
+            stream.refused::<MemoryError>(error, &[], || format!("memory taken over on {stream}"))
+        })?;
+        let made = Allocation::wrap(context.clone(), address, bytes, bytes, Kind::Pooled, Some(region));
+        let made = Arc::new(made);
+        context.shared().memory.live.add(&made);
+        Ok(Self::from_owner_at(Owner::first(made), 0, len))
+    }
+
     /// Takes over memory that a foreign value owns. The value is dropped after the last use of the last handle, on a thread
     /// of the runtime; a panic in that is caught and counted.
     ///
@@ -196,6 +245,49 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         // SAFETY: the caller's.
         let (owner, offset) = unsafe { Allocation::import(context, address, len * size_of::<T>(), owner) }?;
         Ok(Self::from_owner_at(owner, offset, len))
+    }
+}
+
+/// Holds a value as long as work uses it: a submission that names it ([`SubmitBuilder::read`](crate::SubmitBuilder::read)) or a graph
+/// that captured such a one keeps it, until the last use has finished. Then the value is dropped on a thread of the runtime.
+pub struct Keepalive {
+    owner: Owner,
+}
+
+impl Context {
+    /// A value that work of this context can hold: the handle of a library, for example.
+    pub fn keepalive(self: &Arc<Self>, value: Box<dyn Any + Send + Sync>) -> Keepalive {
+        let region = self.tracker().region(1);
+        // One byte that is nowhere: only its history matters.
+        let made = Allocation::wrap(self.clone(), 0, 1, 0, Kind::Foreign, Some(region));
+        let made = made.keeping(Keep::Foreign(Lent::new(self, Some(value))));
+        Keepalive { owner: Owner::first(Arc::new(made)) }
+    }
+}
+
+impl Memory for Keepalive {
+    fn touched(&self, mode: Mode) -> Touch<'_> {
+        Touch { allocation: &self.owner, start: 0, end: 1, mode, stride: None }
+    }
+
+    fn element_bytes(&self) -> usize {
+        1
+    }
+
+    fn shared_mode(&self) -> Mode {
+        Mode::Read
+    }
+
+    fn address(&self) -> CUdeviceptr {
+        0
+    }
+}
+
+impl DeviceMemory for Keepalive {}
+
+impl core::fmt::Debug for Keepalive {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Keepalive")
     }
 }
 

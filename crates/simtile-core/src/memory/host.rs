@@ -105,7 +105,9 @@ impl Allocation {
         }
         context.synchronize_all().map_err(|error| match error {
             crate::ContextError::Driver { on, source } => MemoryError::Driver { on, source },
-            crate::ContextError::ContextLost { on, source } => MemoryError::ContextLost { on, source },
+            crate::ContextError::ContextLost { on, source, by } => {
+                MemoryError::ContextLost { on, source, by }
+            }
             other => MemoryError::Unsupported { what: self.name(), why: other.to_string() },
         })
     }

@@ -243,7 +243,8 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
             Advice::AccessedBy(place, false) => (A::CU_MEM_ADVISE_UNSET_ACCESSED_BY, place.raw()),
         };
         self.context()
-            .with_current(|driver| {
+            .link()
+            .relaxed(|driver| {
                 // SAFETY: the range is managed memory that is alive.
                 unsafe { call!(driver, cuMemAdvise(address, bytes, advice, device)) }
             })

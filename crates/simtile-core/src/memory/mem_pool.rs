@@ -10,7 +10,7 @@ use super::{Allocation, DeviceBuffer, Owner};
 use crate::context::{Lane, Work, add, relaxed, sub};
 use crate::error::{CallError, ContextError, MemoryError, On, OnStream};
 use crate::label::Label;
-use crate::stream::in_host_function;
+use crate::stream::drops_go_elsewhere;
 use crate::{Context, Device, Stream};
 use core::fmt;
 use simtile_driver::sys::*;
@@ -85,7 +85,7 @@ impl Context {
         if supported.map_err(|error| self.note(error))? <= 0 {
             return Ok(None);
         }
-        let made = self.with_current(|driver| {
+        let made = self.link().relaxed(|driver| {
             let props = CUmemPoolProps {
                 allocType: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
                 handleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
@@ -450,11 +450,9 @@ impl Drop for MemPool {
             // SAFETY: the pool is ours, and no buffer of it is left; what is still being freed keeps it alive in the driver.
             let call =
                 |driver: Driver| relaxed(driver, |driver| unsafe { call!(driver, cuMemPoolDestroy(pool)) });
-            if !context.link().finish(|| "destroying a pool".into(), call) && context.usable().is_ok() {
-                add(&context.counters().failed_destroys, 1);
-            }
+            context.link().destroy(|| "destroying a pool".into(), call);
         };
-        if in_host_function() {
+        if drops_go_elsewhere() {
             self.context.shared().lanes.push(Lane::Memory, Work::Job(Box::new(end)));
         } else {
             end();

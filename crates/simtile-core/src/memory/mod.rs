@@ -1,7 +1,9 @@
 //! Device memory: allocations, pinned staging, typed buffers.
 
 mod allocation;
+mod arena;
 mod block;
+mod boxed;
 mod buffer;
 mod cast;
 mod export;
@@ -25,11 +27,13 @@ mod vmm;
 
 pub(crate) use allocation::Allocation;
 pub use allocation::AllocationId;
+pub use arena::Arena;
 pub use block::StagingBlock;
+pub use boxed::{DeviceBox, DevicePointer, OnDevice};
 pub use buffer::DeviceBuffer;
 pub use cast::{MemoryLease, RawDeviceBuffer, Refused};
 pub use export::Exported;
-pub use foreign::DeviceAllocation;
+pub use foreign::{DeviceAllocation, Keepalive};
 pub use growable::GrowableBuffer;
 pub use host::{PinnedRead, PinnedWrite};
 pub use landing::HostLanding;

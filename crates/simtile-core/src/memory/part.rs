@@ -6,12 +6,14 @@ use super::Allocation;
 use super::staging::Place;
 use crate::Stream;
 use crate::error::{MemoryError, OnStream};
+use crate::graph::Plain;
 use crate::stream::{Reach, Submission, SubmitBuilder, Touch};
 use core::marker::PhantomData;
 use core::ops::Range;
 use simtile_driver::call;
 use simtile_driver::sys::CUdeviceptr;
 use simtile_hazard::Mode;
+use simtile_hazard::planted::{Bug, is_planted};
 use simtile_sync::Arc;
 use simtile_types::DeviceCopy;
 
@@ -111,7 +113,10 @@ impl<'a, T> Part<'a, T> {
     /// What a submission is told.
     #[inline]
     pub(crate) fn access_of(&self, mode: Mode) -> Touch<'a> {
-        let (start, end) = (self.offset, self.end());
+        let (start, mut end) = (self.offset, self.end());
+        if is_planted(Bug::ViewTooShort) && end > start {
+            end -= 1;
+        }
         Touch { allocation: self.allocation, start, end, mode, stride: None }
     }
 }
@@ -179,7 +184,8 @@ impl<T: DeviceCopy> Part<'_, T> {
                 unsafe { call!(driver, cuMemcpyPeerAsync(to, ours, from, theirs, bytes, raw)) }
             });
         }
-        builder.reach(Reach::Local).run(bytes > 0, on, |driver, raw| {
+        let builder = builder.reach(Reach::Local).plainly(Plain::Copy { to, from, bytes });
+        builder.run(bytes > 0, on, |driver, raw| {
             // SAFETY: both ranges are inside their allocations. They do not overlap: the tracker refuses that.
             unsafe { call!(driver, cuMemcpyDtoDAsync(to, from, bytes, raw)) }
         })
@@ -192,6 +198,9 @@ impl<T: DeviceCopy> Part<'_, T> {
         if let Some(word) = word {
             return self.fill_word(builder, word);
         }
+        builder.records_nothing(|| {
+            format!("a fill of {} with a value of more than four bytes", self.allocation.name())
+        })?;
         // Other sizes: some copies from the host, doubled on the device.
         let first = (PATTERN / size_of::<T>()).clamp(1, self.len);
         let stream = builder.stream().clone();
@@ -228,7 +237,8 @@ impl<T: DeviceCopy> Part<'_, T> {
     ) -> Result<Submission, MemoryError> {
         let (address, bytes) = (self.address(), self.num_bytes());
         let on = || format!("fill of {}", self.allocation.name());
-        builder.touch(self.access_of(Mode::Write)).reach(Reach::Local).run(bytes > 0, on, |driver, raw| {
+        let builder = builder.touch(self.access_of(Mode::Write)).reach(Reach::Local);
+        builder.plainly(Plain::Fill { to: address, word, bytes }).run(bytes > 0, on, |driver, raw| {
             // SAFETY: the part has these bytes.
             unsafe {
                 match word {
@@ -247,7 +257,7 @@ pub(crate) fn distinct<T>(count: usize) -> usize {
 }
 
 /// A value as what memset can write.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
     One(u8),
     Two(u16),
@@ -255,6 +265,33 @@ pub(crate) enum Word {
 }
 
 impl Word {
+    /// Bytes that are repeated.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Two(_) => 2,
+            Self::Four(_) => 4,
+        }
+    }
+
+    /// The same pattern in four bytes.
+    pub(crate) fn widened(self) -> Self {
+        match self {
+            Self::One(v) => Self::Four(u32::from_ne_bytes([v; 4])),
+            Self::Two(v) => Self::Four(u32::from(v) << 16 | u32::from(v)),
+            Self::Four(v) => Self::Four(v),
+        }
+    }
+
+    /// What graph nodes take.
+    pub(crate) fn value(self) -> u32 {
+        match self {
+            Self::One(v) => v.into(),
+            Self::Two(v) => v.into(),
+            Self::Four(v) => v,
+        }
+    }
+
     /// `None` if the value has padding, or is not a repetition of at most four bytes.
     fn of<T: DeviceCopy>(value: &T) -> Option<Self> {
         if !T::NO_PADDING {
@@ -282,11 +319,7 @@ mod tests {
     use super::*;
 
     fn bytes_of(word: Option<Word>) -> Option<usize> {
-        word.map(|word| match word {
-            Word::One(_) => 1,
-            Word::Two(_) => 2,
-            Word::Four(_) => 4,
-        })
+        word.map(Word::bytes)
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::view::{DeviceBufferView, DeviceBufferViewMut};
 use super::{Allocation, AllocationId, Owner, PinnedRead, PinnedWrite, typed_memory};
 use crate::context::{Shared, add, relaxed, sub};
 use crate::error::{MemoryError, On};
+use crate::graph::Plain;
 use crate::stream::{Reach, Submission};
 use crate::{Context, Stream};
 use core::fmt;
@@ -169,6 +170,7 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
         let on = || format!("copy of {} to {}", source.allocation.name(), target.allocation.name());
         let reach = beside(builder.stream(), target.allocation);
         let builder = builder.touch(source.access_of(Mode::Read)).touch(target.access_of(Mode::Write));
+        let builder = builder.plainly(Plain::Upload { to, from: host.expose_provenance(), bytes });
         builder.reach(reach).run(bytes > 0, on, |driver, raw| {
             // SAFETY: both sides have these bytes, and the tracker keeps both until the copy has finished.
             unsafe { call!(driver, cuMemcpyHtoDAsync(to, host.cast(), bytes, raw)) }

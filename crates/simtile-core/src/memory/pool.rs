@@ -89,7 +89,9 @@ impl Context {
     }
 
     fn find_source(&self) -> Result<Source, CallError> {
-        Ok(self.make_pool(u64::MAX)?.map_or(Source::Plain, Source::Pool))
+        let pool = self.make_pool(u64::MAX)?;
+        add(&self.counters().own_handles, u64::from(pool.is_some()));
+        Ok(pool.map_or(Source::Plain, Source::Pool))
     }
 
     /// A parked block of this size.
@@ -119,6 +121,7 @@ impl Context {
             Ok(stream)
         })?;
         *reclaim = Some(stream);
+        add(&self.counters().own_handles, 1);
         Ok(stream)
     }
 
@@ -179,9 +182,8 @@ impl Shared {
         // SAFETY: the pool is ours, and nothing is allocated from it after this.
         let call =
             |driver: Driver| relaxed(driver, |driver| unsafe { call!(driver, cuMemPoolDestroy(pool)) });
-        if !self.link.finish(|| "destroying the context's pool".into(), call) && self.link.usable().is_ok() {
-            add(&self.link.counters.failed_destroys, 1);
-        }
+        sub(&self.link.counters.own_handles, 1);
+        self.link.destroy(|| "destroying the context's pool".into(), call);
     }
 
     pub(super) fn end_own_pool(&self) {
@@ -204,9 +206,8 @@ impl Shared {
         if let Some(stream) = reclaim {
             // SAFETY: the stream is ours and nothing is queued on it after this.
             let call = |driver: Driver| unsafe { call!(driver, cuStreamDestroy(stream)) };
-            if !self.link.finish(|| "destroying the reclaim stream".into(), call) {
-                add(&self.link.counters.failed_destroys, 1);
-            }
+            sub(&self.link.counters.own_handles, 1);
+            self.link.destroy(|| "destroying the reclaim stream".into(), call);
         }
     }
 }

@@ -218,6 +218,18 @@ impl Memory {
         self.left()
     }
 
+    /// From here on it counts as lost, not as what it was.
+    fn off_the_books(&self) {
+        let counters = self.context.counters();
+        let What::Device { kind, bytes, .. } = &self.what else { return };
+        match kind {
+            Kind::Pinned => sub(&counters.pinned_bytes, *bytes as u64),
+            Kind::Managed => sub(&counters.managed_bytes, *bytes as u64),
+            Kind::Mapped => sub(&counters.mapped_bytes, *bytes as u64),
+            Kind::Pooled | Kind::Plain | Kind::Foreign | Kind::Globals => {}
+        }
+    }
+
     /// Keeps it for ever: a stream that used it failed.
     pub(crate) fn give_up(self) -> Left {
         self.keep(Quarantine::FailedAxis)
@@ -235,6 +247,7 @@ impl Memory {
         }
         let counters = self.context.counters();
         if let What::Device { bytes, .. } = self.what {
+            self.off_the_books();
             add(&counters.quarantined, 1);
             add(&counters.quarantined_bytes, bytes as u64);
         }
@@ -250,10 +263,17 @@ impl Memory {
 
     /// What is kept for ever keeps its owner, or its mappings: they are what the memory lives by.
     fn forget_owner(&mut self) {
-        if let What::Device { held, .. } = &mut self.what
+        if let What::Device { held, bytes, .. } = &mut self.what
             && held.is_work()
         {
-            core::mem::forget(core::mem::take(held));
+            let held = core::mem::take(held);
+            let foreign = held.also.len() + usize::from(matches!(held.keep, Some(Keep::Foreign(_))));
+            sub(&self.context.counters().foreign_allocations, foreign as u64);
+            core::mem::forget(held.also);
+            match held.keep {
+                Some(Keep::Mapped(mapped)) => *bytes = mapped.leave_all(),
+                keep => core::mem::forget(keep),
+            }
         }
     }
 
@@ -263,6 +283,7 @@ impl Memory {
         let leak = || {
             add(&counters.failed_frees, 1);
             add(&counters.leaked_bytes, self.bytes() as u64);
+            self.off_the_books();
         };
         let is_device = matches!(self.what, What::Device { .. });
         match error {
@@ -272,8 +293,14 @@ impl Memory {
                 leak();
                 counters.push_error(format!("drop of {}", self.name()), error);
             }
-            CallError::Lost(_) if is_device => leak(),
-            CallError::Lost(_) => {}
+            CallError::Lost { loss, first } => {
+                if is_device {
+                    leak();
+                }
+                if first {
+                    counters.push_error(format!("drop of {}", self.name()), loss.error());
+                }
+            }
             CallError::InHostFunction | CallError::HostHolds => {
                 leak();
                 let error = DriverError::new(Entry::cuMemFreeAsync, CUresult::CUDA_ERROR_NOT_PERMITTED);

@@ -8,13 +8,14 @@
 //! here (a primary context that others retain too) leaves them for the next handle of the same CUDA context.
 
 use super::Allocation;
-use crate::context::{Shared, SubmitError, add};
+use crate::context::{Shared, SubmitError, add, sub};
 use crate::error::{CallError, Family, MemoryError};
 use crate::stream::{Across, Submit, Touch};
 use crate::{Context, Stream};
 use core::ffi::c_void;
 use simtile_driver::sys::*;
 use simtile_driver::{Driver, call};
+use simtile_hazard::planted::{Bug, is_planted};
 use simtile_hazard::{Mode, Settled, Stamp};
 use simtile_sync::{Global, Mutex};
 use std::collections::VecDeque;
@@ -292,6 +293,7 @@ impl Context {
                 Settled::Unsealed | Settled::Failed => Ok(false),
             }
         };
+        let finished = if is_planted(Bug::StagingReused) { Ok(true) } else { finished };
         match finished {
             Ok(true) => return Ok(oldest),
             // Whether its transfer ends can never be known.
@@ -359,6 +361,7 @@ impl Shared {
         if self.link.usable().is_ok() {
             add(&self.link.counters.failed_frees, 1);
             add(&self.link.counters.leaked_bytes, block.bytes() as u64);
+            sub(&self.link.counters.staging_bytes, block.bytes() as u64);
         }
     }
 

@@ -11,7 +11,7 @@ use super::cast::RawDeviceBuffer;
 use super::{Allocation, Owner, location};
 use crate::context::{Lane, Link, Work, add, sub};
 use crate::error::{CallError, Family, MemoryError, On};
-use crate::stream::in_host_function;
+use crate::stream::drops_go_elsewhere;
 use crate::{Context, Device};
 use core::fmt;
 use simtile_driver::sys::*;
@@ -54,6 +54,8 @@ pub struct PhysicalMemory {
     bytes: usize,
     context: Arc<Context>,
     mapped: AtomicBool,
+    /// It is mapped somewhere for ever: nothing of it is given back.
+    lost: AtomicBool,
     /// Of a multicast object: the memory of each device that is bound to it. Empty for memory proper.
     bound: Option<Vec<(Device, Arc<PhysicalMemory>)>>,
 }
@@ -66,6 +68,8 @@ pub struct AddressRange {
     context: Arc<Context>,
     /// Bytes that are mapped, as (first, end), in order.
     used: Mutex<Vec<(usize, usize)>>,
+    /// Something stays mapped in it for ever: the addresses are not given back.
+    lost: AtomicBool,
 }
 
 impl Context {
@@ -122,8 +126,8 @@ impl Context {
             Ok(base)
         });
         let base = made.on::<MemoryError>(|| format!("addresses for {bytes} bytes"))?;
-        let used = Mutex::default();
-        Ok(Arc::new(AddressRange { base, bytes, granularity, context: self.clone(), used }))
+        let (used, lost) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Arc::new(AddressRange { base, bytes, granularity, context: self.clone(), used, lost }))
     }
 }
 
@@ -138,13 +142,24 @@ impl PhysicalMemory {
         })?;
         add(&context.counters().mapped_bytes, bytes as u64);
         let mapped = AtomicBool::new(false);
-        Ok(Self { raw, bytes, context: context.clone(), mapped, bound: None })
+        let lost = AtomicBool::new(false);
+        Ok(Self { raw, bytes, context: context.clone(), mapped, lost, bound: None })
     }
 
     /// A multicast object, which is mapped like memory.
     pub(super) fn of_team(raw: CUmemGenericAllocationHandle, bytes: usize, context: &Arc<Context>) -> Self {
         let mapped = AtomicBool::new(false);
-        Self { raw, bytes, context: context.clone(), mapped, bound: Some(Vec::new()) }
+        let lost = AtomicBool::new(false);
+        Self { raw, bytes, context: context.clone(), mapped, lost, bound: Some(Vec::new()) }
+    }
+
+    fn own_bytes(&self) -> usize {
+        if self.bound.is_some() { 0 } else { self.bytes }
+    }
+
+    /// It is not given back any more. Its bytes, if that is new.
+    fn lose(&self) -> usize {
+        if self.lost.swap(true, Ordering::Relaxed) { 0 } else { self.own_bytes() }
     }
 
     /// Memory of a device was bound to the multicast object.
@@ -170,9 +185,10 @@ impl PhysicalMemory {
 
 impl Drop for PhysicalMemory {
     fn drop(&mut self) {
-        if crate::sys::is_forked() {
+        if crate::sys::is_forked() || self.lost.load(Ordering::Relaxed) {
             return;
         }
+        let own = self.own_bytes();
         let (raw, bytes, bound) = (self.raw, self.bytes, self.bound.take());
         away_from_host_functions(&self.context, move |link| {
             for (device, _) in bound.iter().flatten() {
@@ -182,7 +198,6 @@ impl Drop for PhysicalMemory {
                     |driver: Driver| unsafe { call!(driver, cuMulticastUnbind(raw, device, 0, bytes)) };
                 undo(link, "unbinding from a multicast object", 0, call);
             }
-            let own = if bound.is_some() { 0 } else { bytes };
             // SAFETY: the handle is ours, and nothing maps it any more.
             let call = |driver: Driver| unsafe { call!(driver, cuMemRelease(raw)) };
             undo(link, "releasing physical memory", own, call);
@@ -258,7 +273,7 @@ impl AddressRange {
 
 impl Drop for AddressRange {
     fn drop(&mut self) {
-        if crate::sys::is_forked() {
+        if crate::sys::is_forked() || self.lost.load(Ordering::Relaxed) {
             return;
         }
         let (base, bytes) = (self.base, self.bytes);
@@ -272,7 +287,7 @@ impl Drop for AddressRange {
 
 /// Runs a drop's calls now, or in the background where none may be made.
 fn away_from_host_functions(context: &Arc<Context>, run: impl FnOnce(&Link) + Send + 'static) {
-    if !in_host_function() {
+    if !drops_go_elsewhere() {
         return run(context.link());
     }
     let (lanes, context) = (context.shared().lanes.clone(), context.clone());
@@ -330,6 +345,11 @@ impl Mapped {
         self.pieces.lock().iter().map(|piece| piece.memory.bytes).sum()
     }
 
+    /// Bytes of physical memory that lives by these mappings; a multicast object has none of its own.
+    pub(super) fn own_bytes(&self) -> usize {
+        self.pieces.lock().iter().map(|piece| piece.memory.own_bytes()).sum()
+    }
+
     /// Maps memory and lets the devices use it; all or nothing.
     pub(super) fn add(&self, offset: usize, memory: Arc<PhysicalMemory>) -> Result<(), MemoryError> {
         if memory.mapped.swap(true, Ordering::AcqRel) {
@@ -376,13 +396,44 @@ impl Mapped {
         let address = range.base + piece.offset as u64;
         // SAFETY: it is a mapping of ours, all uses of which have finished.
         let call = |driver: Driver| unsafe { call!(driver, cuMemUnmap(address, bytes)) };
-        if undo(range.context.link(), "unmapping", bytes, call) {
+        let link = range.context.link();
+        if link.finish(|| "unmapping".into(), call) {
             range.give(piece.offset);
             piece.memory.mapped.store(false, Ordering::Release);
-        } else {
-            // Still mapped: neither may go.
-            core::mem::forget((piece, self.range.clone()));
+            return;
         }
+        // Still mapped: neither may go. From here on it counts as lost.
+        let own = self.leave(&piece) as u64;
+        sub(&link.counters.mapped_bytes, own);
+        if !matches!(link.usable(), Err(CallError::Deinitialized | CallError::Forked)) {
+            add(&link.counters.failed_frees, 1);
+            add(&link.counters.leaked_bytes, own);
+        }
+    }
+}
+
+impl Mapped {
+    /// The piece stays mapped for ever, so neither it nor its addresses are given back. No context is kept for that. The
+    /// bytes that are lost with it, and were not before.
+    fn leave(&self, piece: &Piece) -> usize {
+        self.range.lost.store(true, Ordering::Relaxed);
+        for (_, memory) in piece.memory.bound.iter().flatten() {
+            // What a multicast object shows stays too.
+            let bytes = memory.lose() as u64;
+            if bytes > 0 {
+                let counters = memory.context.counters();
+                sub(&counters.mapped_bytes, bytes);
+                add(&counters.failed_frees, 1);
+                add(&counters.leaked_bytes, bytes);
+            }
+        }
+        piece.memory.lose()
+    }
+
+    /// All stays mapped for ever. The bytes that are lost with it, and were not before.
+    pub(super) fn leave_all(self) -> usize {
+        let pieces = core::mem::take(&mut *self.pieces.lock());
+        pieces.iter().map(|piece| self.leave(piece)).sum()
     }
 }
 

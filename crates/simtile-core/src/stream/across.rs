@@ -14,16 +14,19 @@
 //!   *try*, and whoever fails gives everything back and starts again. Of two threads that go opposite ways one could make the
 //!   other fail for ever, so a short lock of each context involved, taken in the order of their addresses, lets one through at a time.
 //!   Nothing else takes those locks, and nobody waits for the device with them.
-//! * *Failure.* If the agent cannot be made to wait for work that may have been queued, the agent's axis is failed: A's memory that it
-//!   stamped is quarantined. If S's context is lost, its agents elsewhere are failed by whoever looks next.
+//! * *Failure.* A tie behind work that may have been queued is tried twice. If the agent cannot be made to wait for such work, the
+//!   agent's axis is failed: A's memory that it stamped is quarantined. If the work is on the agent and S cannot be made to wait for
+//!   it, both are failed. If S's context is lost, its agents elsewhere are failed by whoever looks next.
 
 use super::touches::Touch;
+use super::trail::Trace;
 use super::{Stream, Submit};
 use crate::Context;
 use crate::context::{CoreBackend, Link, Shared, SubmitError};
 use crate::error::{CallError, On, OnStream, StreamError};
 use simtile_driver::sys::{CUevent, CUresult, CUstream};
 use simtile_driver::{Driver, DriverError, Entry, call};
+use simtile_hazard::planted::{Bug, is_planted};
 use simtile_hazard::{Access, AxisId, Epoch, Options, Stamp, Step, Submitted};
 use simtile_sync::{Arc, Mutex};
 use smallvec::SmallVec;
@@ -143,7 +146,7 @@ impl Stream {
     pub(crate) fn submit_local<R>(
         &self,
         touch: Option<Touch<'_>>,
-        submit: Submit,
+        submit: Submit<'_>,
         calls: impl FnOnce(Driver, CUstream) -> Result<R, DriverError>,
     ) -> Result<Submitted<CoreBackend, R>, Across> {
         if self.is_home(touch.as_slice()) {
@@ -160,7 +163,7 @@ impl Stream {
         touches: &[Touch<'_>],
         strided: bool,
         reach: Reach,
-        submit: Submit,
+        submit: Submit<'_>,
         calls: impl FnOnce(Driver, CUstream) -> Result<R, DriverError>,
     ) -> Result<Submitted<CoreBackend, R>, Across> {
         for touch in touches {
@@ -217,7 +220,7 @@ impl Stream {
         agents: &[(Arc<Agent>, Accesses<'_>)],
         own: &[Access<'_>],
         reach: Reach,
-        submit: Submit,
+        submit: Submit<'_>,
         calls: &mut Option<impl FnOnce(Driver, CUstream) -> Result<R, DriverError>>,
     ) -> Result<Submitted<CoreBackend, R>, Across> {
         let mut locks: SmallVec<[&Arc<Shared>; 3]> =
@@ -229,12 +232,17 @@ impl Stream {
         for touch in touches {
             self.reaches(touch, reach).map_err(Across::Refused)?;
         }
-        let mut links = Links { agents, untied: None };
+        let mut links = Links { agents, untied: None, there: false };
         let result = self.enter(agents, own, reach, submit, calls, &mut links);
         if let Some(error) = links.untied {
             // The work may be running, and nothing in the other context says when it ends.
             for (agent, _) in agents {
                 agent.fail();
+            }
+            if links.there
+                && let Some(tracked) = &self.tracked
+            {
+                self.context.tracker().fail(tracked.axis());
             }
             let error = SubmitError::Driver { step: Step::Enqueue, error };
             return Err(Across::Failed(self.context.shared().clone(), error));
@@ -248,7 +256,7 @@ impl Stream {
         rest: &[(Arc<Agent>, Accesses<'_>)],
         own: &[Access<'_>],
         reach: Reach,
-        submit: Submit,
+        submit: Submit<'_>,
         calls: &mut Option<impl FnOnce(Driver, CUstream) -> Result<R, DriverError>>,
         links: &mut Links<'_, '_>,
     ) -> Result<Submitted<CoreBackend, R>, (Arc<Shared>, SubmitError)> {
@@ -258,13 +266,19 @@ impl Stream {
                 return Err((self.context.shared().clone(), SubmitError::Closed));
             };
             let link = self.context.link();
+            let trace = Trace::new(&self.name.trail, &submit);
             let done = self.context.tracker().try_submit(tracked, own, &options, |handle| {
-                links.run(link, handle.raw(), reach, |driver, raw| match calls.take() {
-                    Some(calls) => calls(driver, raw),
-                    // An attempt that enqueues is the last one.
-                    None => Err(DriverError::new(Entry::cuStreamWaitEvent, CUresult::CUDA_ERROR_UNKNOWN)),
+                trace.queue(|| {
+                    links.run(link, handle.raw(), reach, |driver, raw| match calls.take() {
+                        Some(calls) => calls(driver, raw),
+                        // An attempt that enqueues is the last one.
+                        None => Err(DriverError::new(Entry::cuStreamWaitEvent, CUresult::CUDA_ERROR_UNKNOWN)),
+                    })
                 })
             });
+            if let Ok(done) = &done {
+                trace.stamped(done.stamp.epoch);
+            }
             return done.map_err(|error| (self.context.shared().clone(), error));
         };
         let Some(tracked) = &agent.stream.tracked else {
@@ -294,6 +308,23 @@ struct Links<'a, 'b> {
     agents: &'a [(Arc<Agent>, Accesses<'b>)],
     /// An agent could not be made to wait for work that may be queued.
     untied: Option<CallError>,
+    /// The work is on the agent.
+    there: bool,
+}
+
+/// Makes `follower` wait for what `leader` holds, by an event of the leader's context. Tried twice.
+fn tie(
+    (leader, leading): (&Link, CUstream),
+    event: CUevent,
+    (follower, following): (&Link, CUstream),
+) -> Result<(), CallError> {
+    let attempt = || {
+        // SAFETY: stream and event are alive and of one context.
+        leader.with_handles(|driver| unsafe { call!(driver, cuEventRecord(event, leading)) })?;
+        // SAFETY: both are alive; CUDA lets streams of any context wait.
+        follower.with_handles(|driver| unsafe { call!(driver, cuStreamWaitEvent(following, event, 0)) })
+    };
+    attempt().or_else(|_| attempt())
 }
 
 impl Links<'_, '_> {
@@ -305,6 +336,9 @@ impl Links<'_, '_> {
         reach: Reach,
         work: impl FnOnce(Driver, CUstream) -> Result<R, DriverError>,
     ) -> Result<R, CallError> {
+        if is_planted(Bug::PeerWithoutOrder) {
+            return home.with_current(|driver| work(driver, raw));
+        }
         home.host_allows()?;
         self.agents.iter().try_for_each(|(agent, _)| agent.link().host_allows())?;
         if let (Reach::Local, [(agent, _)]) = (reach, self.agents) {
@@ -319,17 +353,7 @@ impl Links<'_, '_> {
         }
         let result = home.with_current(|driver| work(driver, raw));
         for (agent, _) in self.agents {
-            let (theirs, event) = (agent.stream.raw, agent.after);
-            // SAFETY: as above.
-            let tied = home
-                .with_handles(|driver| unsafe { call!(driver, cuEventRecord(event, raw)) })
-                .and_then(|()| {
-                    // SAFETY: as above.
-                    agent
-                        .link()
-                        .with_handles(|driver| unsafe { call!(driver, cuStreamWaitEvent(theirs, event, 0)) })
-                });
-            if let Err(error) = tied {
+            if let Err(error) = tie((home, raw), agent.after, (agent.link(), agent.stream.raw)) {
                 self.untied = Some(error);
             }
         }
@@ -338,7 +362,7 @@ impl Links<'_, '_> {
 
     /// The same with the work on the agent: it starts after everything on the stream, which goes on after it.
     fn run_there<R>(
-        &self,
+        &mut self,
         home: &Link,
         raw: CUstream,
         agent: &Agent,
@@ -350,10 +374,9 @@ impl Links<'_, '_> {
         // SAFETY: both are alive; CUDA lets streams of any context wait.
         there.with_handles(|driver| unsafe { call!(driver, cuStreamWaitEvent(theirs, agent.after, 0)) })?;
         let result = there.with_current(|driver| work(driver, theirs));
-        // SAFETY: as above.
-        there.with_handles(|driver| unsafe { call!(driver, cuEventRecord(agent.before, theirs)) })?;
-        // SAFETY: as above.
-        home.with_handles(|driver| unsafe { call!(driver, cuStreamWaitEvent(raw, agent.before, 0)) })?;
+        if let Err(error) = tie((there, theirs), agent.before, (home, raw)) {
+            (self.untied, self.there) = (Some(error), true);
+        }
         result
     }
 }
@@ -434,7 +457,7 @@ impl Shared {
         let mut lost: SmallVec<[AxisId; 2]> = SmallVec::new();
         standing.retain(|(link, axis)| match link.upgrade() {
             None => false,
-            Some(link) if link.health.lost().is_some() => {
+            Some(link) if link.health.loss().is_some() => {
                 lost.push(*axis);
                 false
             }

@@ -1,5 +1,6 @@
 //! The driver's side of a stream: its handle, how calls are made on it, and its name.
 
+use super::trail::Trail;
 use crate::Context;
 use crate::context::{ForeignOwner, Link};
 use crate::error::CallError;
@@ -47,6 +48,14 @@ pub(crate) struct StreamName {
     pub(super) id: StreamId,
     pub(super) kind: StreamKind,
     pub(super) label: Label,
+    pub(super) trail: Trail,
+}
+
+impl StreamName {
+    /// What the stream was given lately.
+    pub(crate) fn trail(&self) -> &Trail {
+        &self.trail
+    }
 }
 
 impl fmt::Display for StreamName {
@@ -82,6 +91,11 @@ impl StreamNames {
             });
         }
         names.push((axis, name.clone()));
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<(AxisId, Arc<StreamName>)> {
+        self.0.lock().clone()
     }
 
     /// The name of a stream.

@@ -3,7 +3,7 @@
 //! CUDA allows no calls inside them. The thread carries a mark while one runs: every operation of this crate then
 //! returns `InHostFunction` before any call, and drops go to the background thread.
 
-use super::{Stream, Submit};
+use super::{Stream, Submit, What};
 use crate::Context;
 use crate::context::{SubmitError, add, drop_user_value};
 use crate::error::{Family, StreamError};
@@ -15,12 +15,33 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static HURRIED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether the calling thread is inside a host function of this runtime.
 #[inline]
 pub fn in_host_function() -> bool {
     INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Runs code that must not hold its thread: a poll. What is dropped meanwhile is given back by background threads, since a free, and
+/// every other call of a drop, can take long (the driver's locks are held while somebody waits for room in a queue).
+pub fn with_drops_elsewhere<R>(run: impl FnOnce() -> R) -> R {
+    /// Also after a panic.
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            HURRIED.set(self.0);
+        }
+    }
+    let _back = Back(HURRIED.replace(true));
+    run()
+}
+
+/// Whether drops on this thread must not call the driver: in a host function they may not, in a poll they take too long.
+#[inline]
+pub(crate) fn drops_go_elsewhere() -> bool {
+    HURRIED.try_with(Cell::get).unwrap_or(false) || in_host_function()
 }
 
 /// Runs somebody else's code that is called with locks held: what it would do with this crate is refused.
@@ -74,7 +95,7 @@ impl Stream {
             unsafe { call!(driver, cuLaunchHostFunc(raw, Some(trampoline), data.cast())) }
         };
         // Everything before it is sealed first: it may wait for anything.
-        let queued = match self.submit_tracked(&[], Submit::OUTSIDE, call) {
+        let queued = match self.submit_tracked(&[], Submit { what: What::HOST, ..Submit::OUTSIDE }, call) {
             Err(SubmitError::BorrowedCapturing) => self
                 .call_in_foreign_capture(call)
                 .map_err(|error| StreamError::from_call(error, self.to_string())),

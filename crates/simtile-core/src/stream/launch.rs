@@ -39,14 +39,18 @@ impl Stream {
         options: impl Into<LaunchOptions>,
         args: impl Borrow<LaunchArgs<'a>>,
     ) -> Result<(), LaunchError> {
-        let (options, args) = (options.into(), args.borrow());
-        let Some(builder) = self.submit().prepare(function, &options, args)? else { return Ok(()) };
+        let options: LaunchOptions = options.into();
+        let args = args.borrow();
+        let mut builder = self.submit();
+        if !builder.prepare(function, &options, args)? {
+            return Ok(());
+        }
         let launch = |driver: Driver, raw: CUstream| {
             // SAFETY: the caller's.
-            unsafe { launch(driver, raw, function, options, args) }
+            unsafe { launch(driver, raw, function, &options, args) }
         };
         let on = || format!("launch of {function}");
-        match builder.run::<LaunchError>(true, on, launch) {
+        match builder.run_quietly::<LaunchError>(true, on, launch) {
             Ok(_) => Ok(()),
             // Somebody else records a graph on the stream: a launch that touches nothing of ours becomes a node of it.
             Err(LaunchError::Stream(StreamError::Capturing { .. }))

@@ -12,17 +12,20 @@ mod strides;
 mod submission;
 mod touches;
 mod track;
+mod trail;
 
 pub(crate) use across::{Across, Reach, Standing};
 pub use handle::StreamId;
 pub(crate) use handle::{StreamHandle, StreamNames, thread_token};
-pub use host_function::in_host_function;
+pub(crate) use host_function::drops_go_elsewhere;
+pub use host_function::{in_host_function, with_drops_elsewhere};
 pub use room::Room;
 pub use submission::{AtomicScope, Submission, SubmitBuilder};
 pub use touches::Touch;
 pub(crate) use track::{Submit, mode_name};
+pub(crate) use trail::{Trail, What};
 
-use crate::context::{ForeignOwner, Lane, Tracked, Work, query};
+use crate::context::{ForeignOwner, Lane, SubmitError, Tracked, Work, query};
 use crate::error::{On, StreamError};
 use crate::label::Label;
 use crate::policy::AtomicPolicy;
@@ -105,7 +108,12 @@ impl Stream {
         kind: StreamKind,
         owner: Option<Arc<dyn ForeignOwner>>,
     ) -> Result<Arc<Self>, StreamError> {
-        let name = Arc::new(StreamName { id: StreamId::next(), kind, label: Label::default() });
+        let name = Arc::new(StreamName {
+            id: StreamId::next(),
+            kind,
+            label: Label::default(),
+            trail: Trail::default(),
+        });
         let handle = StreamHandle { raw, name: name.clone(), owner, context: context.clone() };
         let device = u16::try_from(context.ordinal()).unwrap_or(u16::MAX - 1);
         match context.tracker().stream(handle, kind, device) {
@@ -125,7 +133,12 @@ impl Stream {
 
     fn wrap_default(raw: CUstream, context: &Arc<Context>, kind: StreamKind) -> Arc<Self> {
         Self::wrap(raw, context, kind, None).unwrap_or_else(|_| {
-            let name = Arc::new(StreamName { id: StreamId::next(), kind, label: Label::default() });
+            let name = Arc::new(StreamName {
+                id: StreamId::next(),
+                kind,
+                label: Label::default(),
+                trail: Trail::default(),
+            });
             let policy = AtomicPolicy::default();
             let agents = across::Agents::default();
             Arc::new(Self { raw, name, tracked: None, agents, policy, context: context.clone() })
@@ -238,7 +251,18 @@ impl Stream {
     pub fn is_complete(&self) -> Result<bool, StreamError> {
         self.on_its_thread()?;
         let refused = |error| self.refused(error, &[], || self.to_string());
-        let (stamp, event) = self.mark().map_err(refused)?;
+        let asked = Submit { current: false, patient: false, ..Submit::SEALED };
+        let done = loop {
+            match self.submit_tracked(&[], asked, |_, _| Ok(())) {
+                Ok(done) => break done,
+                // As much as may be in flight is.
+                Err(SubmitError::Full { .. }) => return Ok(false),
+                // Another thread is submitting, which takes CPU time alone.
+                Err(SubmitError::Busy(_)) => simtile_sync::thread::yield_now(),
+                Err(error) => return Err(refused(error)),
+            }
+        };
+        let (stamp, event) = (done.stamp, done.event);
         match event {
             None => self.context.tracker().wait(stamp).map_err(refused).map(|()| true),
             Some(event) => {
@@ -400,7 +424,7 @@ impl Drop for Stream {
             core::mem::forget((tracked, agents));
             return;
         }
-        if in_host_function() {
+        if drops_go_elsewhere() {
             // Closing makes driver calls.
             let context = self.context.clone();
             let job = Work::Job(Box::new(move || drop((agents, tracked, context))));

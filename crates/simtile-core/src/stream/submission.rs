@@ -6,17 +6,20 @@
 //! finished, whatever becomes of the [`Submission`].
 
 use super::touches::{Touch, Touches};
-use super::{Reach, Stream, Submit};
-use crate::context::{SubmitError, TrackedEvent};
+use super::{Reach, Stream, Submit, What};
+use crate::context::{CoreBackend, SubmitError, TrackedEvent};
 use crate::error::{LaunchError, MemoryError, On, OnStream, StreamError};
+use crate::graph::{Kernel, Place, Plain};
 use crate::launch::{check, launch};
 use crate::memory::{Allocation, DeviceBufferView, DeviceBufferViewMut, DeviceMemory, DeviceMemoryMut};
-use crate::{Capture, Function, GraphError, GraphExec, LaunchArgs, LaunchOptions, PinnedHostBuffer, Policy};
+use crate::{
+    Capture, Function, GraphError, GraphExec, LaunchArgs, LaunchOptions, PinnedHostBuffer, Policy, Script,
+};
 use core::borrow::Borrow;
 use core::fmt;
 use simtile_driver::sys::*;
 use simtile_driver::{AccessMode, DeclaredAccess, Driver, DriverError, call};
-use simtile_hazard::{Access, Mode, Outside, Scope, Stamp};
+use simtile_hazard::{Access, Mode, Outside, Scope, Stamp, Submitted};
 use simtile_sync::Arc;
 use simtile_types::DeviceCopy;
 use smallvec::SmallVec;
@@ -45,9 +48,15 @@ impl AtomicScope {
 pub struct SubmitBuilder<'a> {
     stream: &'a Arc<Stream>,
     touches: Touches<'a>,
-    submit: Submit,
+    submit: Submit<'a>,
     /// It becomes nodes of a graph.
     capture: Option<&'a Capture>,
+    /// It becomes a piece of this pass of a memoised chain.
+    script: Option<(&'a Script, u64)>,
+    /// The work, where it is numbers alone.
+    plain: Option<Plain>,
+    /// Its name in the capture.
+    name: Option<u32>,
     /// What the work needs of memory of other contexts.
     reach: Reach,
 }
@@ -79,7 +88,16 @@ impl Stream {
     /// ```
     pub fn submit(self: &Arc<Self>) -> SubmitBuilder<'_> {
         let (touches, submit) = (Touches::new(), Submit::PLAIN);
-        SubmitBuilder { stream: self, touches, submit, capture: None, reach: Reach::Kernel }
+        SubmitBuilder {
+            stream: self,
+            touches,
+            submit,
+            capture: None,
+            script: None,
+            plain: None,
+            name: None,
+            reach: Reach::Kernel,
+        }
     }
 }
 
@@ -120,6 +138,13 @@ impl<'a> SubmitBuilder<'a> {
         self
     }
 
+    /// The work waits for a value in memory (`cuStreamWaitValue32` and its like). At most four streams of a context may sit in such
+    /// work, because eight stop every stream; the fifth is refused.
+    pub fn waits_for_value(mut self) -> Self {
+        self.submit.outside = Outside::WaitValue;
+        self
+    }
+
     /// Somebody is going to wait for exactly this work: an event is recorded right behind it.
     pub fn awaited(mut self) -> Self {
         self.submit.seal = true;
@@ -130,6 +155,12 @@ impl<'a> SubmitBuilder<'a> {
     /// submitting ([`StreamError::Busy`]). Nothing was submitted then, and the same may be tried again.
     pub fn no_wait(mut self) -> Self {
         self.submit.patient = false;
+        self
+    }
+
+    /// The label of the operation that the work belongs to: named if the context is lost while the work is in flight.
+    pub fn labelled(mut self, label: &'a Arc<str>) -> Self {
+        self.submit.label = Some(label);
         self
     }
 
@@ -201,16 +232,27 @@ impl<'a> SubmitBuilder<'a> {
     where
         'b: 'a,
     {
-        let (options, args) = (options.into(), args.borrow());
+        let options: LaunchOptions = options.into();
+        let args = args.borrow();
         let stream = self.stream;
-        let Some(builder) = self.prepare(function, &options, args)? else {
+        let mut builder = self;
+        if !builder.prepare(function, &options, args)? {
             return Ok(Submission::nothing(stream));
-        };
-        if let Some(capture) = builder.capture {
-            capture.keep_function(function);
         }
+        if let Some((script, pass)) = builder.script {
+            builder.at_home::<LaunchError>()?;
+            let (touches, outside) = (builder.touches.as_slice(), builder.submit.outside);
+            script.launch::<LaunchError>(pass, stream, outside, touches, function, &options, args)?;
+            return Ok(Submission::nothing(stream));
+        }
+        let capture = builder.capture;
+        if let Some(capture) = capture {
+            capture.keep_function(function);
+            builder.name = capture.name_launch(|| Kernel::new(function, &options, args));
+        }
+        let name = builder.name;
         let declared = builder.declared();
-        builder.run(
+        let done = builder.run::<LaunchError>(
             true,
             || format!("launch of {function}"),
             |driver, raw| {
@@ -220,9 +262,16 @@ impl<'a> SubmitBuilder<'a> {
                     let _ = unsafe { (extras.declare)(driver.state(), raw, declared) };
                 }
                 // SAFETY: the caller's.
-                unsafe { launch(driver, raw, function, options, args) }
+                unsafe { launch(driver, raw, function, &options, args) }
             },
-        )
+        )?;
+        if let (Some(capture), Some(name)) = (capture, name) {
+            capture.named(stream, name).map_err(|error| {
+                let what = error.to_string();
+                LaunchError::from_stream(StreamError::Refused { stream: stream.to_string(), what })
+            })?;
+        }
+        Ok(done)
     }
 
     /// Queues work that somebody else's code puts into the stream: a library call, or driver calls of your own. What it
@@ -238,10 +287,11 @@ impl<'a> SubmitBuilder<'a> {
     /// `queue` puts work into this stream alone (or joins what it forks), and the work accesses what was named, in that mode,
     /// and memory that nobody else knows. It leaves the stream usable and the current context as it found it.
     pub unsafe fn foreign<R>(
-        self,
+        mut self,
         queue: impl FnOnce(Driver, CUstream) -> R,
     ) -> Result<(Submission, R), StreamError> {
         let mut outcome = None;
+        self.submit.what = What::FOREIGN;
         let done: Submission = self.run(
             true,
             || "foreign work".into(),
@@ -264,13 +314,63 @@ impl<'a> SubmitBuilder<'a> {
     ///
     /// # Errors
     /// As [`SubmitBuilder::copy`].
-    pub fn order_only(self) -> Result<Submission, StreamError> {
-        self.reach(Reach::Order).run(true, || "an order".into(), |_, _| Ok(()))
+    pub fn order_only(mut self) -> Result<Submission, StreamError> {
+        // Nothing is called that could want it.
+        self.submit.current = false;
+        self.plainly(Plain::Order).reach(Reach::Order).run(true, || "an order".into(), |_, _| Ok(()))
+    }
+
+    pub(crate) fn capture(&self) -> Option<&'a Capture> {
+        self.capture
     }
 
     pub(crate) fn into_capture(mut self, capture: &'a Capture) -> Self {
         self.capture = Some(capture);
         self
+    }
+
+    pub(crate) fn into_script(mut self, script: &'a Script, pass: u64) -> Self {
+        self.script = Some((script, pass));
+        self
+    }
+
+    /// Says what the work is, where numbers say it.
+    #[inline]
+    pub(crate) fn plainly(mut self, plain: Plain) -> Self {
+        self.plain = Some(plain);
+        self
+    }
+
+    /// Refuses work that is more than one piece where it would be recorded.
+    pub(crate) fn records_nothing(&self, what: impl FnOnce() -> String) -> Result<(), StreamError> {
+        if self.capture.is_none() && self.script.is_none() {
+            return Ok(());
+        }
+        let (stream, what) = (self.stream.to_string(), format!("{} cannot be recorded", what()));
+        Err(StreamError::Refused { stream, what })
+    }
+
+    /// Graphs are of one context.
+    fn at_home<E: OnStream>(&self) -> Result<(), E> {
+        for touch in self.touches.as_slice() {
+            let (owner, name) = (touch.allocation.context(), || touch.allocation.name());
+            self.stream.same_context(owner, name).map_err(E::from_stream)?;
+        }
+        Ok(())
+    }
+
+    /// Launches a pass of a memoised chain, as one piece of work. After [`StreamError::QueueFull`] and [`StreamError::Busy`] the same
+    /// may be tried again; any other failure launches nothing, and the next pass starts from whatever the script has.
+    ///
+    /// # Errors
+    /// [`GraphError::NotUpdatable`]: the pass is over, or a piece of it failed. [`GraphError::OtherContext`], what the policy refuses, or
+    /// the driver's.
+    pub fn script(self, script: &Script, pass: u64) -> Result<Submission, GraphError> {
+        if self.capture.is_some() || self.script.is_some() {
+            let why = "a memoised chain inside of a capture or another chain".into();
+            return Err(GraphError::NotUpdatable { what: script.to_string(), why });
+        }
+        script.finish(pass, self.stream, self.submit)
     }
 
     /// Launches a graph. Inside a capture it becomes a child node, whose accesses join those of the outer graph.
@@ -282,22 +382,32 @@ impl<'a> SubmitBuilder<'a> {
         self.stream.same_context(exec.context(), named).map_err(GraphError::from_stream)?;
         let raw_exec = exec.alive()?;
         let on = || format!("{exec} on {}", self.stream);
+        if self.script.is_some() {
+            let what = format!("{exec} cannot be part of a memoised chain");
+            return Err(StreamError::Refused { stream: self.stream.to_string(), what }.into());
+        }
         if let Some(capture) = self.capture {
             capture.keep_all(exec.graph().kept());
             let child = exec.graph().cu_graph();
-            let calls = |driver, raw| add_child(driver, raw, child);
-            capture.record::<GraphError>(self.stream, &[], &exec.captured(), true, on, calls)?;
+            let calls = |driver, raw| Place::add_child(driver, raw, child);
+            capture.record::<GraphError>(
+                self.stream,
+                &[],
+                &exec.graph().replayed(),
+                None,
+                true,
+                on,
+                calls,
+            )?;
             return Ok(Submission::nothing(self.stream));
         }
-        let submit = Submit { current: false, ..self.submit };
+        let submit = Submit { current: false, what: What::GRAPH, ..self.submit };
         // SAFETY: executable and stream are alive and of one context.
         let launched = self.stream.submit_tracked(&exec.accesses(), submit, |driver, raw| unsafe {
             call!(driver, cuGraphLaunch(raw_exec, raw))
         });
         match launched {
-            Ok(done) => {
-                Ok(Submission { stream: self.stream.clone(), stamp: Some(done.stamp), event: done.event })
-            }
+            Ok(done) => Ok(Submission::of(self.stream, done)),
             Err(error) => Err(self.stream.refused(error, &[], on)),
         }
     }
@@ -320,30 +430,29 @@ impl<'a> SubmitBuilder<'a> {
         self
     }
 
-    /// Checks a launch and names what its arguments name. `None`: there is nothing to launch.
+    /// Checks a launch and names what its arguments name. False: there is nothing to launch.
     #[inline]
     pub(crate) fn prepare<'b: 'a>(
-        mut self,
+        &mut self,
         function: &'a Function,
         options: &LaunchOptions,
-        args: &LaunchArgs<'b>,
-    ) -> Result<Option<Self>, LaunchError> {
+        args: &'a LaunchArgs<'b>,
+    ) -> Result<bool, LaunchError> {
         self.stream.on_its_thread()?;
         let named = || function.to_string();
         self.stream.same_context(function.context(), named).map_err(LaunchError::from_stream)?;
         check(function, options, args)?;
         if options.config.is_empty() {
-            return Ok(None);
+            return Ok(false);
         }
-        for touch in args.touches() {
-            self.touches.push(*touch);
-        }
+        self.touches.append(args.touches());
         if let Some(globals) = function.touched_globals() {
             self.touches.push(globals);
         }
         // A launch needs nothing but its handles.
         self.submit.current = false;
-        Ok(Some(self))
+        self.submit.what = function.what();
+        Ok(true)
     }
 
     /// What a simulated driver compares with what the kernel does.
@@ -377,64 +486,91 @@ impl<'a> SubmitBuilder<'a> {
     /// Submits. `on` says what is done; without bytes to touch there is nothing to do.
     #[inline]
     pub(crate) fn run<E: OnStream>(
-        self,
+        &self,
         anything: bool,
         on: impl Fn() -> String,
         calls: impl FnOnce(Driver, CUstream) -> Result<(), DriverError>,
     ) -> Result<Submission, E> {
-        if !self.stream.is_home(self.touches.as_slice()) {
+        Ok(match self.run_quietly(anything, on, calls)? {
+            Some(done) => Submission::of(self.stream, done),
+            None => Submission::nothing(self.stream),
+        })
+    }
+
+    /// As [`SubmitBuilder::run`], for those who do not want a [`Submission`]. `None`: there was nothing to do.
+    #[inline]
+    pub(crate) fn run_quietly<E: OnStream>(
+        &self,
+        anything: bool,
+        on: impl Fn() -> String,
+        calls: impl FnOnce(Driver, CUstream) -> Result<(), DriverError>,
+    ) -> Result<Option<Submitted<CoreBackend, ()>>, E> {
+        let touches = self.touches.as_slice();
+        if self.script.is_some() {
+            self.run_in_script(anything, on)?;
+            return Ok(None);
+        }
+        if !self.stream.is_home(touches) {
             return self.run_across(anything, on, calls);
         }
         if !anything {
-            return Ok(Submission::nothing(self.stream));
+            return Ok(None);
         }
         let mut accesses: SmallVec<[Access<'_>; 8]> = SmallVec::new();
         let mut strided = false;
-        for touch in self.touches.as_slice() {
+        for touch in touches {
             strided |= touch.stride.is_some();
-            accesses.extend(touch.allocation.access(touch.start, touch.end, touch.mode));
+            if let Some(access) = touch.allocation.access(touch.start, touch.end, touch.mode) {
+                accesses.push(access);
+            }
         }
         if strided {
-            accesses = super::strides::merge(self.touches.as_slice());
+            accesses = super::strides::merge(touches);
         }
         if let Some(capture) = self.capture {
-            let (touches, current) = (self.touches.as_slice(), self.submit.current);
-            capture.record(self.stream, touches, &accesses, current, on, calls)?;
-            return Ok(Submission::nothing(self.stream));
+            let current = self.submit.current;
+            capture.record(self.stream, touches, &accesses, self.name, current, on, calls)?;
+            return Ok(None);
         }
         match self.stream.submit_tracked(&accesses, self.submit, calls) {
-            Ok(done) => {
-                Ok(Submission { stream: self.stream.clone(), stamp: Some(done.stamp), event: done.event })
-            }
+            Ok(done) => Ok(Some(done)),
             Err(error) => Err(self.explain(error, on)),
         }
     }
 
-    /// As [`SubmitBuilder::run`], with memory of other contexts.
+    /// As [`SubmitBuilder::run`], as a piece of a memoised chain.
+    #[cold]
+    fn run_in_script<E: OnStream>(&self, anything: bool, on: impl Fn() -> String) -> Result<(), E> {
+        self.at_home::<E>()?;
+        if let (true, Some((script, pass))) = (anything, self.script) {
+            let Some(plain) = self.plain else {
+                let (stream, what) = (self.stream.to_string(), format!("{} cannot be memoised", on()));
+                return Err(E::from_stream(StreamError::Refused { stream, what }));
+            };
+            script.plain::<E>(pass, self.stream, self.submit.outside, self.touches.as_slice(), plain)?;
+        }
+        Ok(())
+    }
+
+    /// As [`SubmitBuilder::run_quietly`], with memory of other contexts.
     #[cold]
     fn run_across<E: OnStream>(
-        self,
+        &self,
         anything: bool,
         on: impl Fn() -> String,
         calls: impl FnOnce(Driver, CUstream) -> Result<(), DriverError>,
-    ) -> Result<Submission, E> {
+    ) -> Result<Option<Submitted<CoreBackend, ()>>, E> {
         let touches = self.touches.as_slice();
         if self.capture.is_some() {
-            // A graph is of one context.
-            for touch in touches {
-                let (owner, name) = (touch.allocation.context(), || touch.allocation.name());
-                self.stream.same_context(owner, name).map_err(E::from_stream)?;
-            }
+            self.at_home::<E>()?;
         }
         self.check::<E>(&[])?;
         if !anything {
-            return Ok(Submission::nothing(self.stream));
+            return Ok(None);
         }
         let strided = touches.iter().any(|touch| touch.stride.is_some());
         match self.stream.submit_across(touches, strided, self.reach, self.submit, calls) {
-            Ok(done) => {
-                Ok(Submission { stream: self.stream.clone(), stamp: Some(done.stamp), event: done.event })
-            }
+            Ok(done) => Ok(Some(done)),
             Err(error) => Err(error.explain(self.stream, touches, || format!("{} on {}", on(), self.stream))),
         }
     }
@@ -447,27 +583,11 @@ impl<'a> SubmitBuilder<'a> {
     }
 }
 
-/// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
-const SET_DEPENDENCIES: u32 = 1;
-
-/// Adds a graph to what is recorded on a stream, behind what was recorded there last.
-fn add_child(driver: Driver, stream: CUstream, child: CUgraph) -> Result<(), DriverError> {
-    let (mut status, mut id) = (CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0);
-    let (mut graph, mut count, mut node) = (CUgraph::NULL, 0, CUgraphNode::NULL);
-    let mut behind = core::ptr::null();
-    // SAFETY: the stream is alive; the out-pointers are valid for the call. The list of nodes that it gives lives until
-    // the stream is given more work, which nobody does meanwhile.
-    unsafe {
-        call!(
-            driver,
-            cuStreamGetCaptureInfo(stream, &mut status, &mut id, &mut graph, &mut behind, &mut count)
-        )?;
-        call!(driver, cuGraphAddChildGraphNode(&mut node, graph, behind, count, child))?;
-        call!(driver, cuStreamUpdateCaptureDependencies(stream, &mut node, 1, SET_DEPENDENCIES))
-    }
-}
-
 impl Submission {
+    pub(crate) fn of<R>(stream: &Arc<Stream>, done: Submitted<CoreBackend, R>) -> Self {
+        Self { stream: stream.clone(), stamp: Some(done.stamp), event: done.event }
+    }
+
     pub(crate) fn nothing(stream: &Arc<Stream>) -> Self {
         Self { stream: stream.clone(), stamp: None, event: None }
     }

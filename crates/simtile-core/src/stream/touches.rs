@@ -21,6 +21,8 @@ pub struct Touch<'a> {
 const INLINE: usize = 8;
 
 pub(crate) struct Touches<'a> {
+    /// Everything, while it is somebody else's list as it stands.
+    borrowed: &'a [Touch<'a>],
     inline: [MaybeUninit<Touch<'a>>; INLINE],
     len: usize,
     /// Everything, once there are more.
@@ -30,11 +32,14 @@ pub(crate) struct Touches<'a> {
 impl<'a> Touches<'a> {
     #[inline]
     pub(crate) fn new() -> Self {
-        Self { inline: [const { MaybeUninit::uninit() }; INLINE], len: 0, spilled: Vec::new() }
+        let inline = [const { MaybeUninit::uninit() }; INLINE];
+        Self { borrowed: &[], inline, len: 0, spilled: Vec::new() }
     }
 
-    #[inline]
     pub(crate) fn push(&mut self, touch: Touch<'a>) {
+        for earlier in core::mem::take(&mut self.borrowed) {
+            self.push(*earlier);
+        }
         if let Some(place) = self.inline.get_mut(self.len) {
             place.write(touch);
             self.len += 1;
@@ -47,8 +52,23 @@ impl<'a> Touches<'a> {
         self.spilled.push(touch);
     }
 
+    /// All of these, too. A list that comes first is not copied.
+    #[inline]
+    pub(crate) fn append(&mut self, more: &'a [Touch<'a>]) {
+        if self.as_slice().is_empty() {
+            self.borrowed = more;
+            return;
+        }
+        for touch in more {
+            self.push(*touch);
+        }
+    }
+
     #[inline]
     pub(crate) fn as_slice(&self) -> &[Touch<'a>] {
+        if !self.borrowed.is_empty() {
+            return self.borrowed;
+        }
         if !self.spilled.is_empty() {
             return &self.spilled;
         }

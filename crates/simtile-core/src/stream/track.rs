@@ -2,16 +2,18 @@
 
 use super::Stream;
 use super::handle::thread_token;
+use super::trail::{Trace, What};
 use crate::context::{CoreBackend, SubmitError, TrackedEvent};
 use crate::error::{CallError, Family, OnStream, StreamError};
 use crate::memory::Allocation;
 use simtile_driver::sys::CUstream;
 use simtile_driver::{Driver, DriverError};
 use simtile_hazard::{Access, Conflict, Options, Outside, Party, Policy, RegionId, Stamp, Submitted};
+use std::sync::Arc;
 
 /// How to submit.
 #[derive(Clone, Copy)]
-pub(crate) struct Submit {
+pub(crate) struct Submit<'a> {
     pub policy: Option<Policy>,
     /// Somebody waits for it.
     pub seal: bool,
@@ -21,11 +23,21 @@ pub(crate) struct Submit {
     pub current: bool,
     /// Whether the call may wait for a permit, and for other threads that are submitting.
     pub patient: bool,
+    /// What it is, in case that the context is lost.
+    pub what: What,
+    pub label: Option<&'a Arc<str>>,
 }
 
-impl Submit {
-    pub const PLAIN: Self =
-        Self { policy: None, seal: false, outside: Outside::Never, current: true, patient: true };
+impl Submit<'static> {
+    pub const PLAIN: Self = Self {
+        policy: None,
+        seal: false,
+        outside: Outside::Never,
+        current: true,
+        patient: true,
+        what: What::NONE,
+        label: None,
+    };
     /// Calls that explicit handles are enough for.
     pub const HANDLES: Self = Self { current: false, ..Self::PLAIN };
     /// Somebody waits for it.
@@ -40,7 +52,7 @@ impl Stream {
     pub(crate) fn submit_tracked<R>(
         &self,
         accesses: &[Access<'_>],
-        submit: Submit,
+        submit: Submit<'_>,
         calls: impl FnOnce(Driver, CUstream) -> Result<R, DriverError>,
     ) -> Result<Submitted<CoreBackend, R>, SubmitError> {
         let link = self.context.link();
@@ -50,15 +62,17 @@ impl Stream {
         }
         let options = self.options(submit);
         let Some(tracked) = &self.tracked else { return Err(SubmitError::Closed) };
+        let trace = Trace::new(&self.name.trail, &submit);
         let enqueue = |handle: &super::StreamHandle| {
             link.host_allows()?;
-            handle.call(link, submit.current, calls)
+            trace.queue(|| handle.call(link, submit.current, calls))
         };
         let tracker = self.context.tracker();
         let done = match submit.patient {
             true => tracker.submit(tracked, accesses, &options, enqueue)?,
             false => tracker.try_submit(tracked, accesses, &options, enqueue)?,
         };
+        trace.stamped(done.stamp.epoch);
         if !done.waits.is_empty() {
             self.context.shared().note_waits(self, tracked.axis(), &done.waits, options.policy);
         }
@@ -66,7 +80,7 @@ impl Stream {
     }
 
     #[inline]
-    pub(super) fn options(&self, submit: Submit) -> Options {
+    pub(super) fn options(&self, submit: Submit<'_>) -> Options {
         Options {
             policy: submit.policy.unwrap_or_else(|| self.hazard_policy()),
             seal: submit.seal,
@@ -108,7 +122,7 @@ impl Stream {
             SubmitError::WrongThread => StreamError::WrongThread { stream },
             SubmitError::Failed { axis } => {
                 // A lost context fails every stream; it is the better explanation.
-                if let Err(error @ (CallError::Lost(_) | CallError::Deinitialized | CallError::Forked)) =
+                if let Err(error @ (CallError::Lost { .. } | CallError::Deinitialized | CallError::Forked)) =
                     self.context.usable()
                 {
                     return StreamError::from_call(error, stream);
