@@ -5,7 +5,7 @@ use crate::graph::Recording;
 use crate::reactor::{self, Ticket};
 use crate::{OpError, worker};
 use core::task::{Poll, Waker};
-use simtile_core::{Context, Stream, Submission, SubmitBuilder};
+use simtile_core::{Capture, Context, MemPool, Script, Stream, Submission, SubmitBuilder};
 use std::sync::Arc;
 
 /// The stream that an operation runs on. Everything that one operation is made of runs on one stream.
@@ -14,16 +14,35 @@ pub struct ExecutionContext {
     stream: Arc<Stream>,
     /// It records a graph.
     recording: Option<Arc<Recording>>,
+    /// Where memory that operations make comes from; `None`: the context's own pool.
+    pool: Option<Arc<MemPool>>,
 }
 
 impl ExecutionContext {
     /// Operations on this stream.
     pub fn new(stream: &Arc<Stream>) -> Self {
-        Self { stream: stream.clone(), recording: None }
+        Self { stream: stream.clone(), recording: None, pool: None }
     }
 
     pub(crate) fn recording(stream: &Arc<Stream>, recording: Arc<Recording>) -> Self {
-        Self { stream: stream.clone(), recording: Some(recording) }
+        Self { stream: stream.clone(), recording: Some(recording), pool: None }
+    }
+
+    /// Memory that operations make here comes from this pool. One of another context is refused when they make some.
+    #[must_use]
+    pub fn with_pool(mut self, pool: Option<Arc<MemPool>>) -> Self {
+        self.pool = pool;
+        self
+    }
+
+    /// Where memory that operations make comes from; `None`: the context's own pool.
+    pub fn pool(&self) -> Option<&Arc<MemPool>> {
+        self.pool.as_ref()
+    }
+
+    /// The same as [`ExecutionContext::pool`].
+    pub fn get_pool(&self) -> Option<&Arc<MemPool>> {
+        self.pool()
     }
 
     /// The capture, if nobody else has it.
@@ -31,23 +50,39 @@ impl ExecutionContext {
         Arc::into_inner(self.recording?)
     }
 
-    pub(crate) fn recorder(&self) -> Option<&Recording> {
-        self.recording.as_deref()
+    /// The capture that goes on, and the stream on which memory is made meanwhile.
+    pub(crate) fn capture(&self) -> Option<(&Capture, &Arc<Stream>)> {
+        match self.recording.as_deref()? {
+            Recording::Capture { capture, outside } => Some((capture, outside)),
+            Recording::Pass { .. } => None,
+        }
+    }
+
+    /// The pass of a memoised chain that goes on.
+    pub(crate) fn pass(&self) -> Option<(&Script, u64)> {
+        match self.recording.as_deref()? {
+            Recording::Pass { script, pass } => Some((script, *pass)),
+            Recording::Capture { .. } => None,
+        }
+    }
+
+    pub(crate) fn into_shared_recording(self) -> Option<Arc<Recording>> {
+        self.recording
     }
 
     /// The same world, on another stream.
     pub(crate) fn on_stream(&self, stream: &Arc<Stream>) -> Self {
-        Self { stream: stream.clone(), recording: self.recording.clone() }
+        Self { stream: stream.clone(), recording: self.recording.clone(), pool: self.pool.clone() }
     }
 
-    /// Whether operations become nodes of a graph, and do not run.
+    /// Whether operations become nodes of a graph, or pieces of a memoised chain, and do not run now.
     pub fn is_recording(&self) -> bool {
         self.recording.is_some()
     }
 
-    /// 0 for work that runs, else a number of the capture.
+    /// 0 for work that runs, else a number of the capture or of the pass of a chain.
     pub(crate) fn world(&self) -> u64 {
-        self.recording.as_ref().map_or(0, |recording| recording.capture.id())
+        self.recording.as_ref().map_or(0, |recording| recording.world())
     }
 
     /// The stream.
@@ -93,6 +128,8 @@ pub struct SubmitContext<'c> {
     patience: Patience<'c>,
     /// Conflicts are the caller's business.
     unordered: bool,
+    /// The operation's name.
+    label: Option<&'c Arc<str>>,
 }
 
 impl core::fmt::Debug for Patience<'_> {
@@ -107,20 +144,33 @@ impl core::fmt::Debug for Patience<'_> {
 
 impl<'c> SubmitContext<'c> {
     pub(crate) fn patient(execution: &'c ExecutionContext) -> Self {
-        Self { execution, patience: Patience::Thread, unordered: false }
+        Self { execution, patience: Patience::Thread, unordered: false, label: None }
     }
 
     pub(crate) fn task(execution: &'c ExecutionContext, waker: &'c Waker) -> Self {
-        Self { execution, patience: Patience::Task(waker), unordered: false }
+        Self { execution, patience: Patience::Task(waker), unordered: false, label: None }
     }
 
     pub(crate) fn impatient(execution: &'c ExecutionContext) -> Self {
-        Self { execution, patience: Patience::None, unordered: false }
+        Self { execution, patience: Patience::None, unordered: false, label: None }
+    }
+
+    /// The same patience, somewhere else.
+    pub(crate) fn elsewhere<'e>(&self, execution: &'e ExecutionContext) -> SubmitContext<'e>
+    where
+        'c: 'e,
+    {
+        SubmitContext { execution, ..*self }
     }
 
     pub(crate) fn unordered(mut self) -> Self {
         self.unordered = true;
         self
+    }
+
+    /// The same, for an operation of this name.
+    pub(crate) fn labelled<'s>(&'s self, label: &'s Arc<str>) -> SubmitContext<'s> {
+        SubmitContext { label: Some(label), ..*self }
     }
 
     /// Where it runs.
@@ -141,13 +191,17 @@ impl<'c> SubmitContext<'c> {
     /// Begins a submission that waits as this context may. Its outcome goes through [`SubmitContext::settle`].
     pub fn submit(&self) -> SubmitBuilder<'c> {
         if let Some(recording) = &self.execution.recording {
-            return recording.capture.submit(&self.execution.stream);
+            return recording.submit(&self.execution.stream);
         }
         let builder = self.execution.stream.submit();
         let builder = match self.unordered {
             // SAFETY: `async_on` says that its caller orders the work.
             true => unsafe { builder.unchecked() },
             false => builder,
+        };
+        let builder = match self.label {
+            Some(label) => builder.labelled(label),
+            None => builder,
         };
         if self.may_block() { builder } else { builder.no_wait() }
     }

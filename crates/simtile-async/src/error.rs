@@ -2,7 +2,7 @@
 
 use core::fmt;
 use simtile_core::{
-    ContextError, DeviceError, GraphError, LaunchError, MemoryError, ModuleError, StreamError,
+    ContextError, ContextLoss, DeviceError, GraphError, LaunchError, MemoryError, ModuleError, StreamError,
 };
 use std::sync::Arc;
 
@@ -36,6 +36,14 @@ pub enum OpError {
     Panicked {
         /// What the panic said.
         message: String,
+    },
+    /// [`DeviceOp::unwrap_arc`](crate::DeviceOp::unwrap_arc) of a value that others hold, too.
+    #[error("an Arc<{what}> is to be taken apart, but {holders} hold it; the limit is 1")]
+    SharedArc {
+        /// Its type.
+        what: &'static str,
+        /// How many hold it.
+        holders: usize,
     },
     /// A result of the host is asked for before its work has finished.
     #[error("the work behind this value has not finished")]
@@ -78,6 +86,14 @@ pub enum OpError {
         /// What the call said.
         source: Arc<OpError>,
     },
+    /// A labelled operation failed.
+    #[error("{label}: {source}")]
+    Labelled {
+        /// The label.
+        label: Arc<str>,
+        /// How.
+        source: Arc<OpError>,
+    },
     /// The system could not start a thread that the operation needs.
     #[error("no thread for {what}: {why}")]
     NoThread {
@@ -97,10 +113,39 @@ impl OpError {
         Self::User(Arc::from(error.into()))
     }
 
-    /// The core's error, if it is one.
+    /// The core's error, if it is one; also that of a labelled operation or of an external call.
     pub fn core(&self) -> Option<&simtile_core::Error> {
         match self {
             Self::Core(error) => Some(error),
+            Self::Labelled { source, .. } | Self::External { source, .. } => source.core(),
+            _ => None,
+        }
+    }
+
+    /// The error without the labels of operations around it.
+    pub fn unlabelled(&self) -> &OpError {
+        match self {
+            Self::Labelled { source, .. } => source.unlabelled(),
+            error => error,
+        }
+    }
+
+    /// The same, of an operation of this name.
+    pub(crate) fn labelled(self, label: &Arc<str>) -> Self {
+        Self::Labelled { label: label.clone(), source: Arc::new(self) }
+    }
+
+    /// How the context was lost, if that is the error: by which work, and what told.
+    pub fn loss(&self) -> Option<&Arc<ContextLoss>> {
+        use simtile_core::Error as E;
+        match self.core()? {
+            E::Device(error) => error.loss(),
+            E::Context(error) => error.loss(),
+            E::Stream(error) => error.loss(),
+            E::Memory(error) => error.loss(),
+            E::Module(error) => error.loss(),
+            E::Launch(error) => error.loss(),
+            E::Graph(error) => error.loss(),
             _ => None,
         }
     }
@@ -122,19 +167,7 @@ impl OpError {
 
     /// Whether the context was lost, by this operation or an earlier one.
     pub fn is_lost(&self) -> bool {
-        use simtile_core::Error as E;
-        matches!(
-            self.core(),
-            Some(
-                E::Device(DeviceError::ContextLost { .. })
-                    | E::Context(ContextError::ContextLost { .. })
-                    | E::Stream(StreamError::ContextLost { .. })
-                    | E::Memory(MemoryError::ContextLost { .. })
-                    | E::Module(ModuleError::ContextLost { .. })
-                    | E::Launch(LaunchError::ContextLost { .. })
-                    | E::Graph(GraphError::ContextLost { .. })
-            )
-        )
+        self.loss().is_some()
     }
 
     pub(crate) fn panicked(payload: &(dyn core::any::Any + Send)) -> Self {

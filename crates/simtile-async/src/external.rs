@@ -3,11 +3,13 @@
 //! A library call that takes a stream (cuBLAS, cuDNN, NCCL, anyone's `fn(CUstream)`) is an operation like any other: it says what it
 //! reads and writes, and is ordered and kept alive like a launch.
 
+use crate::worker::Job;
 use crate::{DeviceOp, DeviceOutput, OpError, SubmitContext, into_future};
+use core::any::Any;
 use core::task::Poll;
-use simtile_core::SubmitBuilder;
+use simtile_core::{DeviceBuffer, Keepalive, MemoryError, SubmitBuilder};
 use simtile_driver::Driver;
-use simtile_driver::sys::CUstream;
+use simtile_driver::sys::{CUdeviceptr, CUstream};
 use std::sync::Arc;
 
 /// What an external call touches, said on a submission.
@@ -41,6 +43,11 @@ pub struct ExternalStream {
     pub driver: Driver,
     /// The stream.
     pub stream: CUstream,
+    /// Address of the workspace that [`External::workspace`] asked for; 0 if it has no bytes. Its content is undefined. It is the
+    /// call's until its work has finished.
+    pub workspace: CUdeviceptr,
+    /// Its bytes.
+    pub workspace_bytes: usize,
 }
 
 /// See [`external`].
@@ -51,6 +58,11 @@ pub struct External<R, A, F> {
     accesses: A,
     queue: Option<F>,
     waits_outside: bool,
+    workspace: usize,
+    holds: Option<Box<dyn Any + Send + Sync>>,
+    held: Option<Keepalive>,
+    scratch: Option<DeviceBuffer<u8>>,
+    job: Option<Job<Result<DeviceBuffer<u8>, MemoryError>>>,
 }
 
 /// A call of another library that puts work into a stream.
@@ -61,8 +73,8 @@ pub struct External<R, A, F> {
 ///
 /// # Safety
 /// `queue` puts work into the given stream alone (or joins what it forks). The work accesses what `accesses` says, in that mode, and
-/// memory that nobody else knows. What else it needs (its handle, a workspace of its own) is kept until the work has finished: by the
-/// caller, or because `resources` holds it and is dropped through the runtime.
+/// memory that nobody else knows, and the workspace. What else it needs (its handle) is kept until the work, or the graph that captured
+/// it, is gone: by [`External::holding`], or by the caller.
 pub unsafe fn external<R, A, F, E>(label: &str, resources: R, accesses: A, queue: F) -> External<R, A, F>
 where
     R: DeviceOutput + Send,
@@ -76,6 +88,11 @@ where
         accesses,
         queue: Some(queue),
         waits_outside: false,
+        workspace: 0,
+        holds: None,
+        held: None,
+        scratch: None,
+        job: None,
     }
 }
 
@@ -84,6 +101,46 @@ impl<R, A, F> External<R, A, F> {
     pub fn waits_outside(mut self) -> Self {
         self.waits_outside = true;
         self
+    }
+
+    /// Device memory for the call alone, made when it is submitted: from the pool of where it runs, else from the context's. It is freed
+    /// in stream order behind the call. In a capture it belongs to the graph.
+    pub fn workspace(mut self, bytes: usize) -> Self {
+        self.workspace = bytes;
+        self
+    }
+
+    /// Keeps a value until the work has finished: the library's handle, the host memory of a descriptor. In a capture it lives as long as
+    /// the graph. It is dropped on a thread of the runtime. Called twice, both are kept.
+    pub fn holding(mut self, value: impl Any + Send + Sync) -> Self {
+        self.holds = Some(match self.holds.take() {
+            Some(other) => Box::new((other, value)),
+            None => Box::new(value),
+        });
+        self
+    }
+
+    /// The workspace, if there is none yet.
+    fn make_scratch(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<(), OpError>> {
+        if self.workspace == 0 || self.scratch.is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        let bytes = self.workspace;
+        if let Some((_, outside)) = cx.execution().capture() {
+            self.scratch = Some(DeviceBuffer::zeroed(outside, bytes)?);
+            return Poll::Ready(Ok(()));
+        }
+        let (stream, pool) = (cx.stream().clone(), cx.execution().pool().cloned());
+        let made = cx.offload(&mut self.job, move || match pool {
+            // SAFETY: the content of a workspace is undefined, which the call knows.
+            Some(pool) => unsafe { pool.uninit(&stream, bytes) },
+            // SAFETY: as above.
+            None => unsafe { DeviceBuffer::uninit(&stream, bytes) },
+        });
+        made.map(|made| {
+            self.scratch = Some(made??);
+            Ok(())
+        })
     }
 }
 
@@ -97,10 +154,27 @@ where
     type Output = R;
 
     fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<R, OpError>> {
+        match self.make_scratch(cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => return Poll::Pending,
+        }
         let (Some(resources), queue) = (&mut self.resources, &mut self.queue) else {
             return Poll::Ready(Err(OpError::Finished));
         };
+        let (workspace, workspace_bytes) =
+            self.scratch.as_ref().map_or((0, 0), |scratch| (scratch.cu_deviceptr(), scratch.num_bytes()));
+        let held = &mut self.held;
+        if let Some(value) = self.holds.take() {
+            *held = Some(cx.stream().context().keepalive(value));
+        }
         let mut builder = cx.submit();
+        if let Some(held) = held {
+            builder = builder.read(held);
+        }
+        if let Some(scratch) = &mut self.scratch {
+            builder = builder.write(scratch);
+        }
         if self.waits_outside {
             builder = builder.waits_outside();
         }
@@ -108,7 +182,9 @@ where
         // SAFETY: whoever made the operation says so.
         let done = unsafe {
             builder.foreign(|driver, stream| match queue.take() {
-                Some(queue) => queue(ExternalStream { driver, stream }).map_err(Into::into),
+                Some(queue) => {
+                    queue(ExternalStream { driver, stream, workspace, workspace_bytes }).map_err(Into::into)
+                }
                 None => Err(OpError::Finished),
             })
         };

@@ -74,7 +74,7 @@ impl<Op: DeviceOp> DeviceFuture<Op> {
     /// Of the submission. The future gives it, too.
     pub fn start(&mut self) -> Result<(), OpError> {
         let noop = core::task::Waker::noop();
-        let _ = self.submit(noop);
+        let _ = simtile_core::with_drops_elsewhere(|| self.submit(noop));
         match &self.state {
             State::Failed(error) => Err(error.clone()),
             _ => Ok(()),
@@ -154,7 +154,14 @@ impl<Op: DeviceOp> Future for DeviceFuture<Op> {
     type Output = Result<<Op::Output as DeviceOutput>::Ready, OpError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
+        // A poll holds its thread for nothing, also not for a free.
+        simtile_core::with_drops_elsewhere(|| self.poll_here(cx))
+    }
+}
+
+impl<Op: DeviceOp> DeviceFuture<Op> {
+    fn poll_here(&mut self, cx: &mut Context<'_>) -> Poll<<Self as Future>::Output> {
+        let this = self;
         if this.submit(cx.waker()).is_pending() {
             return Poll::Pending;
         }

@@ -9,22 +9,45 @@
 use crate::{DeviceOp, DeviceOutput, ExecutionContext, OpError, SubmitContext, drive, into_future};
 use core::fmt;
 use core::task::Poll;
-use simtile_core::{Capture, Context, GraphExec, Stream};
+use simtile_core::{
+    Capture, CapturedGraph, Condition, Conditional, Context, GraphExec, KernelNode, Script, Stream,
+    SubmitBuilder,
+};
 use simtile_sync::Mutex;
 use std::sync::Arc;
 
-/// A capture that goes on, and where memory is made meanwhile.
+/// Where operations are recorded.
 #[derive(Debug)]
-pub(crate) struct Recording {
-    pub(crate) capture: Capture,
-    /// Not part of the capture.
-    pub(crate) outside: Arc<Stream>,
+pub(crate) enum Recording {
+    /// A capture that goes on.
+    Capture {
+        capture: Box<Capture>,
+        /// Where memory is made meanwhile. Not part of the capture.
+        outside: Arc<Stream>,
+    },
+    /// A pass of a memoised chain.
+    Pass { script: Arc<Script>, pass: u64 },
 }
 
 impl Recording {
     fn begin(stream: &Arc<Stream>) -> Result<Arc<Self>, OpError> {
         let outside = stream.context().new_stream()?;
-        Ok(Arc::new(Self { capture: stream.begin_capture()?, outside }))
+        Ok(Arc::new(Self::Capture { capture: Box::new(stream.begin_capture()?), outside }))
+    }
+
+    /// A number that no other recording has.
+    pub(crate) fn world(&self) -> u64 {
+        match self {
+            Self::Capture { capture, .. } => capture.id(),
+            Self::Pass { pass, .. } => *pass,
+        }
+    }
+
+    pub(crate) fn submit<'a>(&'a self, stream: &'a Arc<Stream>) -> SubmitBuilder<'a> {
+        match self {
+            Self::Capture { capture, .. } => capture.submit(stream),
+            Self::Pass { script, pass } => script.submit(*pass, stream),
+        }
     }
 }
 
@@ -46,18 +69,8 @@ impl<T: DeviceOutput + Send> CudaGraph<T> {
     /// # Errors
     /// The operation's; an operation that cannot be captured; the driver's. Nothing of it will run then.
     pub fn capture<Op: DeviceOp<Output = T>>(stream: &Arc<Stream>, op: Op) -> Result<Self, OpError> {
-        let (exec, output) = record(stream, |execution| drive::enqueue(op, execution))?;
-        Ok(Self::new(exec.instantiate()?, output, stream))
-    }
-
-    fn new(exec: GraphExec, output: T, stream: &Arc<Stream>) -> Self {
-        let replay = Arc::new(Replay { exec: Mutex::new(Arc::new(exec)) });
-        Self { replay, output: Mutex::new(Some(output)), stream: stream.clone() }
-    }
-
-    /// The output of the operation: device values that each replay writes. `None` if it was taken.
-    pub fn take_output(&self) -> Option<T> {
-        self.output.lock().take()
+        let (graph, output) = record(stream, |execution| drive::enqueue(op, execution))?;
+        Self::new(graph, output, stream)
     }
 
     /// Records another operation of the same shape in place of this one (the same kinds of nodes in the same order): other
@@ -74,6 +87,11 @@ impl<T: DeviceOutput + Send> CudaGraph<T> {
 }
 
 impl<T> CudaGraph<T> {
+    /// The output of the operation: device values that each replay writes. `None` if it was taken.
+    pub fn take_output(&self) -> Option<T> {
+        self.output.lock().take()
+    }
+
     /// Records several operations, on the scope's stream or on others that join it.
     ///
     /// ```
@@ -99,6 +117,10 @@ impl<T> CudaGraph<T> {
     ) -> Result<Self, OpError> {
         let (graph, output) =
             record(stream, |execution| run(&GraphScope { execution, thread: core::marker::PhantomData }))?;
+        Self::new(graph, output, stream)
+    }
+
+    fn new(graph: CapturedGraph, output: T, stream: &Arc<Stream>) -> Result<Self, OpError> {
         let replay = Arc::new(Replay { exec: Mutex::new(Arc::new(graph.instantiate()?)) });
         Ok(Self { replay, output: Mutex::new(Some(output)), stream: stream.clone() })
     }
@@ -135,6 +157,15 @@ impl<T> CudaGraph<T> {
         Ok(self.replay.exec().graph().nodes()?)
     }
 
+    /// How many of its edges let the node behind start before the one in front has finished: those of captured launches with
+    /// [`programmatic_dependent_launch`](crate::AsyncKernelLaunchBuilder::programmatic_dependent_launch).
+    ///
+    /// # Errors
+    /// The driver's; drivers before CUDA 12.3 do not tell.
+    pub fn programmatic_edges(&self) -> Result<usize, OpError> {
+        Ok(self.replay.exec().graph().programmatic_edges()?)
+    }
+
     /// Writes a picture in Graphviz's DOT to a file.
     ///
     /// # Errors
@@ -144,13 +175,45 @@ impl<T> CudaGraph<T> {
     }
 }
 
+impl<T> CudaGraph<T> {
+    /// Gives a kernel that [`GraphScope::record_kernel`] named the arguments and the geometry of another launch: `op` is an operation that
+    /// launches once, and is not run. Launches of the graph before keep the old ones. The graph keeps what the new arguments reach, and what
+    /// only the old ones reached no more. Waits while other threads are launching the graph.
+    ///
+    /// # Errors
+    /// The operation's; [`GraphError::NotUpdatable`](simtile_core::GraphError::NotUpdatable): it does not launch exactly once, the kernel is
+    /// of another graph, or the launch has other attributes; the driver's. The graph does what it did before then.
+    pub fn set_kernel<Op: DeviceOp>(&self, kernel: KernelNode, op: Op) -> Result<Op::Output, OpError> {
+        let script = Arc::new(Script::new(self.context()));
+        let pass = script.begin();
+        let recording = Arc::new(Recording::Pass { script: script.clone(), pass });
+        let output = drive::enqueue(op, &ExecutionContext::recording(&self.stream, recording))?;
+        let piece = script.take_kernel(pass)?;
+        self.replay.change(|exec| Ok(exec.set_kernel(kernel, piece)?))?;
+        Ok(output)
+    }
+}
+
 impl Replay {
+    /// Changes the executable while nobody launches it.
+    fn change<R>(&self, change: impl FnOnce(&mut GraphExec) -> Result<R, OpError>) -> Result<R, OpError> {
+        loop {
+            let mut slot = self.exec.lock();
+            if let Some(exec) = Arc::get_mut(&mut slot) {
+                return change(exec);
+            }
+            // Another thread is launching it just now.
+            drop(slot);
+            simtile_sync::thread::yield_now();
+        }
+    }
+
     fn exec(&self) -> Arc<GraphExec> {
         self.exec.lock().clone()
     }
 
     /// Puts other work in the place of this. Whether it was an update of the executable.
-    fn put(&self, graph: simtile_core::CapturedGraph) -> Result<bool, OpError> {
+    fn put(&self, graph: CapturedGraph) -> Result<bool, OpError> {
         let mut slot = self.exec.lock();
         match Arc::get_mut(&mut slot) {
             Some(exec) => Ok(exec.update_or_replace(graph)?),
@@ -169,15 +232,14 @@ impl Replay {
 fn record<T>(
     stream: &Arc<Stream>,
     run: impl FnOnce(&ExecutionContext) -> Result<T, OpError>,
-) -> Result<(simtile_core::CapturedGraph, T), OpError> {
+) -> Result<(CapturedGraph, T), OpError> {
     let recording = Recording::begin(stream)?;
     let execution = ExecutionContext::recording(stream, recording);
     let output = run(&execution)?;
-    let Some(recording) = execution.into_recording() else {
-        let what = "an operation kept the capture beyond its end".into();
-        return Err(OpError::Graph { what });
-    };
-    Ok((recording.capture.finish()?, output))
+    match execution.into_recording() {
+        Some(Recording::Capture { capture, .. }) => Ok((capture.finish()?, output)),
+        _ => Err(OpError::Graph { what: "an operation kept the capture beyond its end".into() }),
+    }
 }
 
 /// Where operations are recorded. See [`CudaGraph::scope`].
@@ -197,13 +259,58 @@ impl GraphScope<'_> {
         drive::enqueue(op, self.execution)
     }
 
+    /// Records an operation that launches once, and names the launch, for [`CudaGraph::set_kernel`].
+    ///
+    /// # Errors
+    /// As [`GraphScope::record`]; [`GraphError::NotUpdatable`](simtile_core::GraphError::NotUpdatable) if it does not launch exactly once.
+    pub fn record_kernel<Op: DeviceOp>(&self, op: Op) -> Result<(Op::Output, KernelNode), OpError> {
+        let (capture, _, _) = self.capture()?;
+        capture.name_kernel(|| self.record(op))
+    }
+
+    /// A number that kernels of this graph set, and that decides about [`GraphScope::conditional`]. Each launch begins with `default`.
+    /// A graph with a condition that no conditional node looks at is refused by the driver.
+    ///
+    /// # Errors
+    /// The driver's; drivers before CUDA 12.4 have no conditional nodes.
+    pub fn condition(&self, default: u32) -> Result<Condition, OpError> {
+        let (capture, _, stream) = self.capture()?;
+        Ok(capture.condition(stream, default)?)
+    }
+
+    /// Records what `run` records as the body of a conditional node on the scope's stream: it runs if, or as long as, the condition is not 0.
+    /// Kernels that set the condition are recorded before it in this scope, or in the body. Memory that is made in the body belongs to
+    /// the graph.
+    ///
+    /// # Errors
+    /// What `run` gives; the driver's: a body has kernels, copies and fills, and no conditional nodes of its own.
+    pub fn conditional<T>(
+        &self,
+        condition: &Condition,
+        kind: Conditional,
+        run: impl FnOnce(&GraphScope<'_>) -> Result<T, OpError>,
+    ) -> Result<T, OpError> {
+        let (capture, outside, stream) = self.capture()?;
+        // Its stream is free: what it records waits for nothing outside, and is ordered as a whole.
+        let (body, output) =
+            record(outside, |execution| run(&GraphScope { execution, thread: core::marker::PhantomData }))?;
+        capture.submit(stream).conditional(condition, kind, &body)?;
+        Ok(output)
+    }
+
     /// Runs an operation now, outside of the capture: memory that replays do not fill, for example. Captured work may use its output.
     ///
     /// # Errors
     /// The operation's.
     pub fn outside<Op: DeviceOp>(&self, op: Op) -> Result<Op::Output, OpError> {
-        match self.execution.recorder() {
-            Some(recording) => drive::enqueue(op, &ExecutionContext::new(&recording.outside)),
+        let (_, outside, _) = self.capture()?;
+        drive::enqueue(op, &ExecutionContext::new(outside))
+    }
+
+    /// The capture, where memory is made meanwhile, and the scope's stream.
+    pub(crate) fn capture(&self) -> Result<(&Capture, &Arc<Stream>, &Arc<Stream>), OpError> {
+        match self.execution.capture() {
+            Some((capture, outside)) => Ok((capture, outside, self.execution.stream())),
             None => Err(OpError::Graph { what: "the scope records nothing".into() }),
         }
     }
@@ -213,10 +320,8 @@ impl GraphScope<'_> {
     /// # Errors
     /// The stream is in use by a capture, or the driver's.
     pub fn fork(&self, stream: &Arc<Stream>) -> Result<(), OpError> {
-        match self.execution.recorder() {
-            Some(recording) => Ok(recording.capture.add_stream(stream)?),
-            None => Err(OpError::Graph { what: "the scope records nothing".into() }),
-        }
+        let (capture, _, _) = self.capture()?;
+        Ok(capture.add_stream(stream)?)
     }
 
     /// Records an operation on a stream that [`GraphScope::fork`] took in. What conflicts is ordered.

@@ -8,7 +8,9 @@ use crate::{DeviceOp, DeviceOutput, OpError, SubmitContext, into_future};
 use core::fmt;
 use core::marker::PhantomData;
 use core::task::Poll;
-use simtile_core::{AtomicScope, DeviceMemory, DeviceMemoryMut, Function, LaunchArgs, LaunchOptions};
+use simtile_core::{
+    AtomicScope, DeviceMemory, DeviceMemoryMut, Function, LaunchArgs, LaunchOptions, PreparedLaunch,
+};
 use simtile_types::{DeviceCopy, LaunchConfig};
 
 /// A launch that is being put together. It is no operation, and stays on its thread.
@@ -28,6 +30,8 @@ struct Options {
     priority: Option<i32>,
     programmatic: bool,
     waits_outside: bool,
+    /// What was checked and may not change.
+    prepared: Option<LaunchOptions>,
 }
 
 impl<'a> AsyncKernelLaunchBuilder<'a> {
@@ -39,6 +43,17 @@ impl<'a> AsyncKernelLaunchBuilder<'a> {
             options: Options::default(),
             thread: PhantomData,
         }
+    }
+
+    /// A launch of a prepared kernel: its geometry and attributes are fixed, and [`AsyncKernelLaunchBuilder::finalize_unchecked`] takes
+    /// `None`.
+    pub fn prepared<C>(prepared: &PreparedLaunch<C>) -> Self {
+        let LaunchOptions { config, cluster, cooperative, .. } = prepared.options();
+        let mut builder = Self::new(prepared.function());
+        let fixed = Some(prepared.options());
+        builder.options =
+            Options { config: Some(config), cluster, cooperative, prepared: fixed, ..Options::default() };
+        builder
     }
 
     /// Adds a value.
@@ -192,7 +207,17 @@ struct Final {
 
 fn finalize(function: &Function, options: Options, config: Option<LaunchConfig>) -> Result<Final, OpError> {
     let refused = |what: String| Err(OpError::Launch { kernel: function.name().to_string(), what });
-    let Some(config) = config.or(options.config) else {
+    let config = config.or(options.config);
+    if let Some(fixed) = options.prepared {
+        let is = (config, options.cluster, options.cooperative);
+        let was = (Some(fixed.config), fixed.cluster, fixed.cooperative);
+        if is != was {
+            return refused(format!(
+                "it was prepared for geometry, cluster and cooperation {was:?}, and is finalized with {is:?}"
+            ));
+        }
+    }
+    let Some(config) = config else {
         return refused(
             "missing launch configuration: neither set_launch_config nor finalize_unchecked gave one".into(),
         );

@@ -28,14 +28,17 @@
 //! * Nothing panics. A panic of a closure is [`OpError::Panicked`].
 #![forbid(unsafe_op_in_unsafe_fn)]
 
+mod argument;
 pub mod combine;
 mod context;
 mod drive;
 mod error;
 mod external;
+mod family;
 mod future;
 mod graph;
 mod launch;
+mod memo;
 pub mod module;
 mod op;
 mod output;
@@ -46,21 +49,25 @@ pub mod transfer;
 mod worker;
 mod worlds;
 
+pub use argument::IntoDeviceOp;
 pub use combine::{
-    BoxedDeviceOp, DeviceOpVec, Joinable, SharedDeviceOp, Unzippable, Value, Zippable, empty, shared, value,
-    with_context,
+    BoxedDeviceOp, DeviceOpVec, Joinable, Labelled, SharedDeviceOp, Unzippable, Value, Zippable, empty,
+    shared, value, with_context,
 };
 pub use context::{ExecutionContext, SubmitContext};
 pub use error::{MayWait, OpError};
 pub use external::{Accesses, External, ExternalStream, external};
+pub use family::{FamilyScope, GraphFamily};
 pub use future::DeviceFuture;
 pub use graph::{CudaGraph, GraphLaunch, GraphScope};
 pub use launch::{AsyncKernelLaunch, AsyncKernelLaunchBuilder, OwnedAsyncKernelLaunch};
+pub use memo::{Memo, MemoRun, MemoStats, memoize};
 pub use module::{load_function, load_module};
 pub use op::{DeviceOp, DeviceOperation};
 pub use output::{DeviceOutput, HostBudget, Landing, Pending, Plain};
 pub use runtime::{Runtime, RuntimeBuilder};
 pub use schedule::{SchedulingPolicy, SingleStream, StreamPerTask, StreamPoolRoundRobin, TaskStream};
+pub use simtile_core::{Condition, Conditional, DeviceBox, DevicePointer, KernelNode};
 pub use transfer::{
     Source, Target, copy, download, fill, memcpy, to_host_vec, upload, upload_shared, write, zeros,
 };
@@ -69,7 +76,7 @@ pub use worker::Job;
 /// What most programs use.
 pub mod prelude {
     pub use crate::{
-        CudaGraph, DeviceFuture, DeviceOp, DeviceOutput, ExecutionContext, OpError, Pending, Runtime,
-        SchedulingPolicy, SharedDeviceOp, Unzippable, join, value, with_context, zip,
+        CudaGraph, DeviceFuture, DeviceOp, DeviceOutput, ExecutionContext, IntoDeviceOp, OpError, Pending,
+        Runtime, SchedulingPolicy, SharedDeviceOp, Unzippable, join, unzip, value, with_context, zip,
     };
 }

@@ -1,8 +1,8 @@
 //! The operation: lazy, composable, run once.
 
 use crate::combine::{
-    AndThenWithContext, Arced, Boxed, BoxedDeviceOp, Inspect, Map, MapReady, Shared, SharedDeviceOp, Then,
-    TryMap,
+    AndThenWithContext, Arced, Boxed, BoxedDeviceOp, Inspect, Labelled, Map, MapReady, SharedDeviceOp, Then,
+    TryMap, UnwrapArc,
 };
 use crate::drive;
 use crate::{
@@ -133,6 +133,17 @@ pub trait DeviceOp: Send + Sized {
         Arced::new(self)
     }
 
+    /// What is in the output's `Arc`.
+    ///
+    /// Run, it fails with [`OpError::SharedArc`] if others hold the value, too.
+    fn unwrap_arc<T>(self) -> UnwrapArc<Self>
+    where
+        Self: DeviceOp<Output = Arc<T>>,
+        T: DeviceOutput + Send + Sync,
+    {
+        UnwrapArc::new(self)
+    }
+
     /// Behind one box, so that different operations have one type.
     fn boxed<'a>(self) -> BoxedDeviceOp<'a, Self::Output>
     where
@@ -141,13 +152,19 @@ pub trait DeviceOp: Send + Sized {
         BoxedDeviceOp::new(Boxed::new(self))
     }
 
+    /// With a name: errors of its submission begin with it, and if the context is lost while its work is in flight, everybody's error
+    /// says so ([`ContextLoss`](simtile_core::ContextLoss)). Of nested labels the work has the innermost.
+    fn labelled(self, label: impl Into<Arc<str>>) -> Labelled<Self> {
+        Labelled::new(self, label.into())
+    }
+
     /// An operation that may be cloned and runs once: every clone gives the same `Arc`, or the same error.
     fn shared(self) -> SharedDeviceOp<Self::Output>
     where
         Self: 'static,
         Self::Output: Sync + 'static,
     {
-        SharedDeviceOp::new(Shared::new(self.boxed()))
+        SharedDeviceOp::new(self.boxed())
     }
 
     /// Runs it on `stream` and waits, holding nothing.
@@ -163,8 +180,7 @@ pub trait DeviceOp: Send + Sized {
     /// # Errors
     /// [`OpError::NoRuntime`], else as [`DeviceOp::sync_on`].
     fn sync(self) -> Result<<Self::Output as DeviceOutput>::Ready, OpError> {
-        let stream = crate::runtime::next_stream()?;
-        self.sync_on(&stream)
+        drive::sync(self, &crate::runtime::next_execution()?)
     }
 
     /// Submits it to `stream` and does not wait for the work; only for room in the queue. Host values in the output are
@@ -219,7 +235,7 @@ pub trait DeviceOp: Send + Sized {
     /// # Errors
     /// The policy's.
     fn schedule<P: SchedulingPolicy + ?Sized>(self, policy: &P) -> Result<DeviceFuture<Self>, OpError> {
-        Ok(DeviceFuture::scheduled(self, ExecutionContext::new(&policy.next_stream()?)))
+        Ok(DeviceFuture::scheduled(self, policy.next_execution()?))
     }
 
     /// A future on this stream.
@@ -229,8 +245,8 @@ pub trait DeviceOp: Send + Sized {
 
     /// The future behind `.await`: on a stream that the current runtime's policy chooses at this call.
     fn future(self) -> DeviceFuture<Self> {
-        match crate::runtime::next_stream() {
-            Ok(stream) => self.on(&stream),
+        match crate::runtime::next_execution() {
+            Ok(execution) => DeviceFuture::scheduled(self, execution),
             Err(error) => DeviceFuture::failed(error),
         }
     }

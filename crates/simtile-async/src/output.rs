@@ -11,8 +11,8 @@ use core::task::Poll;
 
 /// What an operation may give.
 ///
-/// Types without host data inside are their own [`DeviceOutput::Ready`]; `#[derive(DeviceOutput)]` or [`plain_output!`] says so
-/// of types of your own. References, smart pointers, containers and tuples are outputs already.
+/// Types without host data inside are their own [`DeviceOutput::Ready`]; [`plain_output!`] says so of types
+/// of your own. References, smart pointers, containers and tuples are outputs already.
 ///
 /// [`plain_output!`]: crate::plain_output
 #[diagnostic::on_unimplemented(
@@ -97,7 +97,7 @@ macro_rules! plain_output {
 }
 
 plain_output! {
-    (), bool, char, u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, f32, f64, String,
+    (), bool, char, u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize, f32, f64, half::f16, half::bf16, String,
     simtile_core::Device, simtile_core::Function, simtile_core::Event, simtile_core::TimedEvent,
     simtile_core::Submission, simtile_core::RawDeviceBuffer, simtile_core::MemoryLease,
 }
@@ -115,7 +115,8 @@ macro_rules! generic {
 }
 
 use simtile_core::{
-    DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, DeviceColumns, DeviceColumnsMut, PinnedHostBuffer,
+    DeviceBox, DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, DeviceColumns, DeviceColumnsMut,
+    DevicePointer, OnDevice, PinnedHostBuffer,
 };
 use simtile_types::DeviceCopy;
 
@@ -125,6 +126,8 @@ generic! {
     (T: ?Sized) std::sync::Arc<T>,
     (T: ?Sized) core::marker::PhantomData<T>,
     (T: DeviceCopy) DeviceBuffer<T>,
+    (T: ?Sized + OnDevice) DeviceBox<T>,
+    (T) DevicePointer<T>,
     ('a, T: DeviceCopy) DeviceBufferView<'a, T>,
     ('a, T: DeviceCopy) DeviceBufferViewMut<'a, T>,
     ('a, T: DeviceCopy) DeviceColumns<'a, T>,

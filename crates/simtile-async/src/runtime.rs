@@ -5,7 +5,7 @@ use crate::{ExecutionContext, OpError, SchedulingPolicy, StreamPoolRoundRobin};
 use core::cell::RefCell;
 use core::fmt;
 use core::time::Duration;
-use simtile_core::{Context, Device, DeviceError, Policy, Stream};
+use simtile_core::{Context, Device, DeviceError, MemPool, Policy, Stream};
 use simtile_driver::Driver;
 use simtile_sync::Mutex;
 use simtile_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,8 +33,18 @@ struct Inner {
 struct Slot {
     context: Arc<Context>,
     policy: Arc<dyn SchedulingPolicy>,
+    pool: Option<Arc<MemPool>>,
 }
 
+impl Slot {
+    /// Where its next operation runs.
+    fn next(&self) -> Result<ExecutionContext, OpError> {
+        let next = self.policy.next_execution()?;
+        Ok(if next.pool().is_none() { next.with_pool(self.pool.clone()) } else { next })
+    }
+}
+
+type MakePool = dyn Fn(&Arc<Context>) -> Result<Arc<MemPool>, OpError> + Send + Sync;
 type MakePolicy = dyn Fn(&Arc<Context>) -> Result<Arc<dyn SchedulingPolicy>, OpError> + Send + Sync;
 
 /// Settings of a [`Runtime`].
@@ -46,6 +56,7 @@ pub struct RuntimeBuilder {
     conflicts: Policy,
     oom_wait: Option<Duration>,
     scheduling: Option<Box<MakePolicy>>,
+    pools: Option<Box<MakePool>>,
 }
 
 impl Runtime {
@@ -67,6 +78,7 @@ impl Runtime {
             conflicts: Policy::default(),
             oom_wait: None,
             scheduling: None,
+            pools: None,
         }
     }
 
@@ -102,6 +114,14 @@ impl Runtime {
         Ok(self.slot(ordinal)?.policy.clone())
     }
 
+    /// Where operations on a device get memory from; `None`: the context's own pool.
+    ///
+    /// # Errors
+    /// The runtime does not use the device.
+    pub fn pool(&self, ordinal: usize) -> Result<Option<&Arc<MemPool>>, OpError> {
+        Ok(self.slot(ordinal)?.pool.as_ref())
+    }
+
     /// How streams of the first device are chosen.
     pub fn default_policy(&self) -> Arc<dyn SchedulingPolicy> {
         // `build` makes no runtime without devices.
@@ -110,8 +130,7 @@ impl Runtime {
 
     /// All devices in turn, each with its own policy.
     pub fn across_devices(&self) -> AcrossDevices {
-        let policies = self.0.devices.iter().map(|slot| slot.policy.clone()).collect();
-        AcrossDevices { policies, next: AtomicUsize::new(0) }
+        AcrossDevices { runtime: self.clone(), next: AtomicUsize::new(0) }
     }
 
     /// How long the first poll of a future asks for completion before it gives its thread back.
@@ -155,18 +174,32 @@ impl SchedulingPolicy for Runtime {
     fn next_stream(&self) -> Result<Arc<Stream>, OpError> {
         self.0.devices[0].policy.next_stream()
     }
+
+    fn next_execution(&self) -> Result<ExecutionContext, OpError> {
+        self.0.devices[0].next()
+    }
 }
 
 /// See [`Runtime::across_devices`].
 pub struct AcrossDevices {
-    policies: Vec<Arc<dyn SchedulingPolicy>>,
+    runtime: Runtime,
     next: AtomicUsize,
+}
+
+impl AcrossDevices {
+    fn slot(&self) -> &Slot {
+        let devices = &self.runtime.0.devices;
+        &devices[self.next.fetch_add(1, Ordering::Relaxed) % devices.len()]
+    }
 }
 
 impl SchedulingPolicy for AcrossDevices {
     fn next_stream(&self) -> Result<Arc<Stream>, OpError> {
-        let next = self.next.fetch_add(1, Ordering::Relaxed) % self.policies.len();
-        self.policies[next].next_stream()
+        self.slot().policy.next_stream()
+    }
+
+    fn next_execution(&self) -> Result<ExecutionContext, OpError> {
+        self.slot().next()
     }
 }
 
@@ -258,6 +291,16 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Where operations that this runtime places get memory from, made once for each device; else from the context's own pool.
+    /// Operations on a stream that was named ([`DeviceOp::sync_on`](crate::DeviceOp::sync_on)) are not placed by it.
+    pub fn pools<E: Into<OpError>>(
+        mut self,
+        make: impl Fn(&Arc<Context>) -> Result<Arc<MemPool>, E> + Send + Sync + 'static,
+    ) -> Self {
+        self.pools = Some(Box::new(move |context| make(context).map_err(Into::into)));
+        self
+    }
+
     /// The runtime. Retains the primary context of each device.
     ///
     /// # Errors
@@ -287,7 +330,13 @@ impl RuntimeBuilder {
                     Arc::new(pool)
                 }
             };
-            devices.push(Slot { context, policy });
+            let pool = self.pools.as_ref().map(|make| make(&context)).transpose()?;
+            if let Some(pool) = &pool
+                && **pool.context() != *context
+            {
+                return Err(OpError::user(format!("{pool} is of {}, not of {context}", pool.context())));
+            }
+            devices.push(Slot { context, policy, pool });
         }
         Ok(Runtime(Arc::new(Inner { driver: self.driver, devices, spin: self.spin })))
     }
@@ -323,6 +372,31 @@ pub fn with_device_policy<R>(
     Ok(run(&*policy))
 }
 
+/// Ordinal of the first device of the current runtime.
+///
+/// # Errors
+/// [`OpError::NoRuntime`].
+pub fn get_default_device() -> Result<usize, OpError> {
+    Ok(Runtime::current().ok_or(OpError::NoRuntime)?.default_ordinal())
+}
+
+/// Runs something with the policy of the first device of the current runtime.
+///
+/// # Errors
+/// [`OpError::NoRuntime`].
+pub fn with_default_device_policy<R>(run: impl FnOnce(&dyn SchedulingPolicy) -> R) -> Result<R, OpError> {
+    let policy = Runtime::current().ok_or(OpError::NoRuntime)?.default_policy();
+    Ok(run(&*policy))
+}
+
+/// Where operations on a device of the current runtime get memory from; `None`: the context's own pool.
+///
+/// # Errors
+/// As [`with_device`].
+pub fn get_device_pool(ordinal: usize) -> Result<Option<Arc<MemPool>>, OpError> {
+    Ok(Runtime::current().ok_or(OpError::NoRuntime)?.pool(ordinal)?.cloned())
+}
+
 /// How streams of a device of the current runtime are chosen.
 ///
 /// # Errors
@@ -336,7 +410,7 @@ pub fn global_policy(ordinal: usize) -> Result<Arc<dyn SchedulingPolicy>, OpErro
 /// # Errors
 /// [`OpError::NoRuntime`], or the policy's.
 pub fn next_execution() -> Result<ExecutionContext, OpError> {
-    Ok(ExecutionContext::new(&next_stream()?))
+    Runtime::current().ok_or(OpError::NoRuntime)?.next_execution()
 }
 
 impl fmt::Debug for Runtime {
@@ -351,7 +425,7 @@ impl fmt::Debug for Runtime {
 
 impl fmt::Debug for AcrossDevices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AcrossDevices({})", self.policies.len())
+        write!(f, "AcrossDevices({})", self.runtime.0.devices.len())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which stream an operation gets.
 
-use crate::OpError;
+use crate::{ExecutionContext, OpError};
 use simtile_core::{Context, Stream};
 use simtile_sync::atomic::{AtomicUsize, Ordering};
 use simtile_sync::{Mutex, atomic::AtomicBool};
@@ -13,17 +13,33 @@ pub trait SchedulingPolicy: Send + Sync {
     /// # Errors
     /// The policy's, or the driver's.
     fn next_stream(&self) -> Result<Arc<Stream>, OpError>;
+
+    /// Where the next operation runs: on the next stream. A policy that has pools names them here.
+    ///
+    /// # Errors
+    /// As [`SchedulingPolicy::next_stream`].
+    fn next_execution(&self) -> Result<ExecutionContext, OpError> {
+        Ok(ExecutionContext::new(&self.next_stream()?))
+    }
 }
 
 impl<P: SchedulingPolicy + ?Sized> SchedulingPolicy for Arc<P> {
     fn next_stream(&self) -> Result<Arc<Stream>, OpError> {
         (**self).next_stream()
     }
+
+    fn next_execution(&self) -> Result<ExecutionContext, OpError> {
+        (**self).next_execution()
+    }
 }
 
 impl<P: SchedulingPolicy + ?Sized> SchedulingPolicy for &P {
     fn next_stream(&self) -> Result<Arc<Stream>, OpError> {
         (**self).next_stream()
+    }
+
+    fn next_execution(&self) -> Result<ExecutionContext, OpError> {
+        (**self).next_execution()
     }
 }
 

@@ -11,7 +11,8 @@ use crate::worker::Job;
 use crate::{DeviceOp, OpError, Pending, SubmitContext, into_future};
 use core::task::Poll;
 use simtile_core::{
-    DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, HostLanding, MemoryError, PinnedHostBuffer, Stream,
+    DeviceBox, DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, HostLanding, MemoryError, OnDevice,
+    PinnedHostBuffer, Stream,
 };
 use simtile_types::DeviceCopy;
 use std::sync::Arc;
@@ -66,8 +67,8 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
         if from.is_none() && job.is_none() {
             return Poll::Ready(Err(OpError::Finished));
         }
-        if let Some(recording) = cx.execution().recorder() {
-            let outside = &recording.outside;
+        // A memoised chain runs once for each pass: what it makes is made as usual.
+        if let Some((_, outside)) = cx.execution().capture() {
             let made = match from.take() {
                 Some(From::Zeros(len)) => DeviceBuffer::zeroed(outside, len).and_then(|mut buffer| {
                     cx.submit().memset(&mut buffer, 0)?;
@@ -80,12 +81,20 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
             return Poll::Ready(made.map_err(Into::into));
         }
         let (stream, from) = (cx.stream().clone(), from.take());
-        let made = ready!(cx.offload(job, move || match from {
-            Some(From::Zeros(len)) => DeviceBuffer::zeroed(&stream, len),
-            Some(From::Values(values)) => DeviceBuffer::from_slice(&stream, &values),
-            Some(From::Shared(values)) => DeviceBuffer::from_slice(&stream, &values),
-            // Only the first call starts the work.
-            None => DeviceBuffer::zeroed(&stream, 0),
+        let pool = cx.execution().pool().cloned();
+        let made = ready!(cx.offload(job, move || {
+            let filled = |values: &[T]| match &pool {
+                Some(pool) => pool.from_slice(&stream, values),
+                None => DeviceBuffer::from_slice(&stream, values),
+            };
+            match (from, &pool) {
+                (Some(From::Zeros(len)), Some(pool)) => pool.zeroed(&stream, len),
+                (Some(From::Zeros(len)), None) => DeviceBuffer::zeroed(&stream, len),
+                (Some(From::Values(values)), _) => filled(&values),
+                (Some(From::Shared(values)), _) => filled(&values),
+                // Only the first call starts the work.
+                (None, _) => DeviceBuffer::zeroed(&stream, 0),
+            }
         }));
         Poll::Ready(made.map_err(Into::into))
     }
@@ -129,6 +138,24 @@ impl<T: DeviceCopy + Send + Sync> Source<T> for Arc<DeviceBuffer<T>> {
     }
 }
 
+impl<T: DeviceCopy + Send + Sync, B: ?Sized + OnDevice<Element = T>> Source<T> for DeviceBox<B> {
+    fn view(&self) -> DeviceBufferView<'_, T> {
+        DeviceBox::view(self)
+    }
+}
+
+impl<T: DeviceCopy + Send + Sync, B: ?Sized + OnDevice<Element = T>> Source<T> for &DeviceBox<B> {
+    fn view(&self) -> DeviceBufferView<'_, T> {
+        DeviceBox::view(self)
+    }
+}
+
+impl<T: DeviceCopy + Send + Sync, B: ?Sized + OnDevice<Element = T>> Source<T> for Arc<DeviceBox<B>> {
+    fn view(&self) -> DeviceBufferView<'_, T> {
+        DeviceBox::view(self)
+    }
+}
+
 impl<T: DeviceCopy + Send + Sync> Source<T> for DeviceBufferView<'_, T> {
     fn view(&self) -> DeviceBufferView<'_, T> {
         *self
@@ -150,6 +177,18 @@ impl<T: DeviceCopy + Send + Sync> Target<T> for DeviceBuffer<T> {
 impl<T: DeviceCopy + Send + Sync> Target<T> for &mut DeviceBuffer<T> {
     fn view_mut(&mut self) -> DeviceBufferViewMut<'_, T> {
         DeviceBuffer::view_mut(self)
+    }
+}
+
+impl<T: DeviceCopy + Send + Sync, B: ?Sized + OnDevice<Element = T>> Target<T> for DeviceBox<B> {
+    fn view_mut(&mut self) -> DeviceBufferViewMut<'_, T> {
+        DeviceBox::view_mut(self)
+    }
+}
+
+impl<T: DeviceCopy + Send + Sync, B: ?Sized + OnDevice<Element = T>> Target<T> for &mut DeviceBox<B> {
+    fn view_mut(&mut self) -> DeviceBufferViewMut<'_, T> {
+        DeviceBox::view_mut(self)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Several operations side by side, each on a stream of its own.
 
-use crate::{DeviceFuture, DeviceOp, DeviceOutput, OpError, SchedulingPolicy, runtime};
+use crate::{DeviceFuture, DeviceOp, DeviceOutput, ExecutionContext, OpError, SchedulingPolicy, runtime};
 use core::future::{Future, IntoFuture};
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -22,10 +22,7 @@ pub trait Joinable: Sized {
     }
 
     #[doc(hidden)]
-    fn futures(
-        self,
-        stream: &mut dyn FnMut() -> Result<std::sync::Arc<simtile_core::Stream>, OpError>,
-    ) -> Self::Future;
+    fn futures(self, place: &mut dyn FnMut() -> Result<ExecutionContext, OpError>) -> Self::Future;
 }
 
 impl<J: Joinable> Join<J> {
@@ -34,7 +31,7 @@ impl<J: Joinable> Join<J> {
     /// # Errors
     /// None now: the policy's come with the future.
     pub fn schedule<P: SchedulingPolicy + ?Sized>(self, policy: &P) -> Result<J::Future, OpError> {
-        Ok(self.0.futures(&mut || policy.next_stream()))
+        Ok(self.0.futures(&mut || policy.next_execution()))
     }
 
     /// Runs them and waits.
@@ -59,7 +56,7 @@ impl<J: Joinable> IntoFuture for Join<J> {
     type IntoFuture = J::Future;
 
     fn into_future(self) -> J::Future {
-        self.0.futures(&mut runtime::next_stream)
+        self.0.futures(&mut runtime::next_execution)
     }
 }
 
@@ -71,9 +68,9 @@ enum Slot<A: DeviceOp> {
 }
 
 impl<A: DeviceOp> Slot<A> {
-    fn new(op: A, stream: Result<std::sync::Arc<simtile_core::Stream>, OpError>) -> Self {
-        Self::Future(match stream {
-            Ok(stream) => op.on(&stream),
+    fn new(op: A, place: Result<ExecutionContext, OpError>) -> Self {
+        Self::Future(match place {
+            Ok(place) => DeviceFuture::scheduled(op, place),
             Err(error) => DeviceFuture::failed(error),
         })
     }
@@ -120,10 +117,10 @@ macro_rules! joinable {
             #[allow(non_snake_case, reason = "one name for a type and its value")]
             fn futures(
                 self,
-                stream: &mut dyn FnMut() -> Result<std::sync::Arc<simtile_core::Stream>, OpError>,
+                place: &mut dyn FnMut() -> Result<ExecutionContext, OpError>,
             ) -> Self::Future {
                 let ($($name,)+) = self;
-                $future($(Slot::new($name, stream())),+)
+                $future($(Slot::new($name, place())),+)
             }
         }
 

@@ -126,6 +126,35 @@ where
 
 into_future!([A] Arced<A>);
 
+/// See [`DeviceOp::unwrap_arc`].
+#[must_use = "operations are lazy"]
+pub struct UnwrapArc<A>(A);
+
+impl<A> UnwrapArc<A> {
+    pub(crate) fn new(op: A) -> Self {
+        Self(op)
+    }
+}
+
+impl<A, T> DeviceOp for UnwrapArc<A>
+where
+    A: DeviceOp<Output = Arc<T>>,
+    T: DeviceOutput + Send + Sync,
+{
+    type Output = T;
+
+    fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<T, OpError>> {
+        let shared = |arc: Arc<T>| OpError::SharedArc {
+            what: core::any::type_name::<T>(),
+            holders: Arc::strong_count(&arc),
+        };
+        let polled = self.0.poll_submit(cx);
+        polled.map(|output| output.and_then(|arc| Arc::try_unwrap(arc).map_err(shared)))
+    }
+}
+
+into_future!([A] UnwrapArc<A>);
+
 /// See [`DeviceOp::map_ready`].
 #[must_use = "operations are lazy"]
 pub struct MapReady<'a, A, F> {

@@ -2,8 +2,10 @@
 
 mod boxed;
 mod join;
+mod labelled;
 mod leaf;
 mod map;
+mod once;
 mod shared;
 mod then;
 mod unzip;
@@ -13,9 +15,9 @@ mod zip;
 pub(crate) use boxed::Boxed;
 pub use boxed::BoxedDeviceOp;
 pub use join::{Join, Joinable};
+pub use labelled::Labelled;
 pub use leaf::{Empty, Value, WithContext, empty, value, with_context};
-pub use map::{Arced, Inspect, Map, MapReady, TryMap};
-pub(crate) use shared::Shared;
+pub use map::{Arced, Inspect, Map, MapReady, TryMap, UnwrapArc};
 pub use shared::{SharedDeviceOp, shared};
 pub use then::{AndThenWithContext, Then};
 pub use unzip::{First, Last, Part, Unzippable};

@@ -3,83 +3,13 @@
 //! The input runs once, with whichever part is submitted first; the parts may be submitted in any order, on any thread and stream.
 //! A failure is everybody's.
 
+use super::once::Once;
 use crate::{DeviceOp, DeviceOutput, OpError, SubmitContext, into_future};
-use core::task::{Poll, Waker};
-use simtile_sync::Mutex;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use core::task::Poll;
 use std::sync::Arc;
-use std::thread::ThreadId;
 
-enum State<A, P> {
-    Waiting(Option<A>),
-    Polled(ThreadId),
-    /// What nobody has taken yet.
-    Done(Result<P, OpError>),
-}
-
-struct Split<A, P> {
-    state: Mutex<(State<A, P>, Vec<Waker>)>,
-}
-
-impl<A: DeviceOp, P> Split<A, P> {
-    /// Runs the input if nobody has, and takes a part.
-    fn poll<T>(
-        &self,
-        cx: &mut SubmitContext<'_>,
-        split: impl FnOnce(A::Output) -> P,
-        take: impl FnOnce(&mut P) -> Option<T>,
-    ) -> Poll<Result<T, OpError>> {
-        let me = std::thread::current().id();
-        let mut op = {
-            let mut guard = self.state.lock();
-            let (state, wakers) = &mut *guard;
-            match state {
-                State::Done(Ok(parts)) => return Poll::Ready(take(parts).ok_or(OpError::Finished)),
-                State::Done(Err(error)) => return Poll::Ready(Err(error.clone())),
-                State::Polled(thread) if *thread == me => return Poll::Ready(Err(OpError::Reentrant)),
-                State::Polled(_) => {
-                    if let Some(waker) = cx.waker() {
-                        wakers.push(waker.clone());
-                    }
-                    return Poll::Pending;
-                }
-                State::Waiting(op) => match op.take() {
-                    Some(op) => {
-                        *state = State::Polled(me);
-                        op
-                    }
-                    None => return Poll::Ready(Err(OpError::Finished)),
-                },
-            }
-        };
-        let polled = match catch_unwind(AssertUnwindSafe(|| op.poll_submit(cx))) {
-            Ok(polled) => polled,
-            Err(payload) => Poll::Ready(Err(OpError::panicked(&*payload))),
-        };
-        let (next, answer) = match polled {
-            Poll::Pending => (State::Waiting(Some(op)), Poll::Pending),
-            Poll::Ready(Ok(output)) => {
-                drop(op);
-                let mut parts = split(output);
-                let mine = take(&mut parts).ok_or(OpError::Finished);
-                (State::Done(Ok(parts)), Poll::Ready(mine))
-            }
-            Poll::Ready(Err(error)) => {
-                drop(op);
-                (State::Done(Err(error.clone())), Poll::Ready(Err(error)))
-            }
-        };
-        let mut guard = self.state.lock();
-        let old = core::mem::replace(&mut guard.0, next);
-        let wakers = core::mem::take(&mut guard.1);
-        drop(guard);
-        drop(old);
-        for waker in wakers {
-            waker.wake();
-        }
-        answer
-    }
-}
+/// The input, and what nobody has taken yet of its output.
+type Split<A, P> = Once<A, Result<P, OpError>>;
 
 /// One part of an unzipped operation; `N` is its place in the tuple.
 #[must_use = "operations are lazy"]
@@ -112,6 +42,14 @@ pub trait Unzippable: DeviceOp {
     }
 }
 
+/// The parts of an operation that gives a tuple: the same as [`Unzippable::unzip`], by the peers' name.
+#[macro_export]
+macro_rules! unzip {
+    ($op:expr) => {
+        $crate::Unzippable::unzip($op)
+    };
+}
+
 /// The tuples themselves: what an operation's output must be to be unzipped.
 #[doc(hidden)]
 pub trait Tuple<A: DeviceOp> {
@@ -140,7 +78,7 @@ macro_rules! tuples {
             type Parts = tuples!(@parts Op ($(Option<$name>,)+) $($index)+);
 
             fn parts(op: Op) -> Self::Parts {
-                let split = Arc::new(Split { state: Mutex::new((State::Waiting(Some(op)), Vec::new())) });
+                let split = Arc::new(Split::new(op));
                 ($(Part::<Op, _, $index> { split: split.clone() },)+)
             }
         }
@@ -161,7 +99,11 @@ macro_rules! tuples {
             type Output = $mine;
 
             fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<$mine, OpError>> {
-                self.split.poll(cx, |all| ($(Some(all.$i),)+), |parts| parts.$index.take())
+                let keep = |outcome: Result<Op::Output, OpError>| outcome.map(|all| ($(Some(all.$i),)+));
+                self.split.poll(cx, keep, |parts| match parts {
+                    Ok(parts) => parts.$index.take().ok_or(OpError::Finished),
+                    Err(error) => Err(error.clone()),
+                })
             }
         }
     };

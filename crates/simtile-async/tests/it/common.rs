@@ -19,7 +19,11 @@ pub struct Rig {
 }
 
 pub fn rig() -> Rig {
-    let sim = Simulator::builder().mode(Mode::Fast).quiet().build();
+    rig_of(1)
+}
+
+pub fn rig_of(devices: u32) -> Rig {
+    let sim = Simulator::builder().devices(devices).mode(Mode::Fast).quiet().build();
     let context = Context::new(sim.driver(), 0).unwrap();
     let stream = context.new_stream().unwrap();
     let saxpy = context.load_module_from_ptx_src(SAXPY).unwrap().load_function("saxpy").unwrap();

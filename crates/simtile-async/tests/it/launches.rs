@@ -163,3 +163,96 @@ fn an_external_call_cannot_use_the_runtime_inside() {
     op.sync_on(&rig.stream).unwrap();
     assert!(inside.lock().unwrap().as_ref().is_some_and(|text| text.contains("host function")));
 }
+
+/// Contracts: checked once; then the builder takes arguments alone.
+#[test]
+fn a_prepared_launch_is_launched_as_it_was_checked() {
+    use simtile_core::PreparedLaunch;
+    use simtile_types::contract::*;
+    struct Saxpy;
+    impl KernelLaunchContract for Saxpy {
+        type Config = simtile_types::LaunchConfig1D;
+        const SPEC: LaunchContractSpec = LaunchContractSpec::new(
+            "saxpy",
+            BlockRequirement::MaxThreads(256),
+            DynamicSharedMemoryRequirement::NONE,
+        );
+    }
+    let rig = rig();
+    let config = simtile_types::LaunchConfig1D::new(1, 64, 0);
+    let prepared = PreparedLaunch::<Saxpy>::prepare(&rig.saxpy, config).unwrap();
+    let x = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 64]).unwrap();
+    let mut y = DeviceBuffer::from_slice(&rig.stream, &[2.0f32; 64]).unwrap();
+    let before = rig.sim.counts();
+    for _ in 0..3 {
+        let builder =
+            AsyncKernelLaunchBuilder::prepared(&prepared).arg(64u32).arg(2f32).read(&x).write(&mut y);
+        // SAFETY: the kernel reads 64 floats of `x` and updates as many of `y`.
+        unsafe { builder.finalize_unchecked(None) }.unwrap().enqueue_on(&rig.stream).unwrap();
+    }
+    assert_eq!(rig.sim.counts().since(&before).total(), 3, "launches alone");
+    assert_eq!(y.to_vec(&rig.stream).unwrap(), [8.0; 64]);
+    let changed = [
+        AsyncKernelLaunchBuilder::prepared(&prepared).set_launch_config(LaunchConfig::for_num_elems(65)),
+        AsyncKernelLaunchBuilder::prepared(&prepared).set_cooperative(true),
+        AsyncKernelLaunchBuilder::prepared(&prepared).set_cluster_dim(2, 1, 1),
+    ];
+    for builder in changed {
+        // SAFETY: it is refused.
+        let refused = unsafe { builder.finalize_unchecked(None) }.unwrap_err();
+        assert!(refused.to_string().contains("it was prepared for"), "{refused}");
+    }
+    rig.clean();
+}
+
+/// L1: attributes in every combination that CUDA allows, all in one launch call each.
+#[test]
+fn attributes_combine() {
+    let rig = rig();
+    let x = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 256]).unwrap();
+    let mut y = DeviceBuffer::from_slice(&rig.stream, &[0.0f32; 256]).unwrap();
+    let config = LaunchConfig { grid_dim: (4, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
+    let mut launches = 0;
+    for bits in 0..16u32 {
+        let [cluster, cooperative, programmatic, priority] = core::array::from_fn(|bit| bits >> bit & 1 == 1);
+        let builder = AsyncKernelLaunchBuilder::new(&rig.saxpy).arg(256u32).arg(1f32).read(&x).write(&mut y);
+        let builder = if cluster { builder.set_cluster_dim(2, 1, 1) } else { builder };
+        let builder = builder.set_cooperative(cooperative);
+        let builder = if priority { builder.set_priority(-1) } else { builder };
+        // SAFETY: nothing before it in the stream is still running when it touches memory: each is waited for.
+        let builder = if programmatic { unsafe { builder.programmatic_dependent_launch() } } else { builder };
+        // SAFETY: the kernel reads 256 floats of `x` and updates as many of `y`.
+        let launch = unsafe { builder.finalize_unchecked(config) };
+        if cooperative && programmatic {
+            assert!(launch.unwrap_err().to_string().contains("exclude each other"));
+            continue;
+        }
+        launch.unwrap().sync_on(&rig.stream).unwrap_or_else(|error| panic!("{bits:04b}: {error}"));
+        launches += 1;
+    }
+    assert_eq!(launches, 12);
+    assert_eq!(y.to_vec(&rig.stream).unwrap(), [12.0; 256]);
+    rig.clean();
+}
+
+/// Boxes are buffers to operations, and give themselves back.
+#[test]
+fn boxes_go_through_operations() {
+    use simtile_async::{DeviceBox, fill};
+    let rig = rig();
+    let boxed = upload(vec![1.0f32; 64]).map(DeviceBox::<[f32]>::from);
+    let filled = boxed.then(|b| fill(b, 4.0)).then(value).sync_on(&rig.stream).unwrap();
+    assert_eq!(download(&filled).sync_on(&rig.stream).unwrap(), [4.0; 64]);
+    let mut y = DeviceBox::from_slice(&rig.stream, &[1.0f32; 64]).unwrap();
+    let builder = AsyncKernelLaunchBuilder::new(&rig.saxpy).arg(64u32).arg(2f32).read(&filled).write(&mut y);
+    // SAFETY: the kernel reads 64 floats of the first and updates as many of the second.
+    unsafe { builder.finalize_unchecked(LaunchConfig::for_num_elems(64)) }
+        .unwrap()
+        .sync_on(&rig.stream)
+        .unwrap();
+    assert_eq!(y.to_vec(&rig.stream).unwrap(), [9.0; 64]);
+    // An address is a value.
+    let pointer = value(y.device_pointer()).sync_on(&rig.stream).unwrap();
+    assert_eq!(pointer.cu_deviceptr(), y.cu_deviceptr());
+    rig.clean();
+}

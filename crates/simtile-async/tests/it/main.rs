@@ -2,11 +2,17 @@
 
 mod common;
 mod drops;
+mod families;
 mod futures;
 mod graphs;
 mod launches;
+mod library;
+mod loss;
+mod memo;
+mod nodes;
 mod ops;
 mod polls;
+mod reports;
 mod runtimes;
 mod shared;
 mod transfers;

@@ -220,3 +220,68 @@ fn an_operation_that_waits_for_others_parks() {
     assert_eq!(Stubborn(3).then(|()| value(5)).sync_on(&rig.stream).unwrap(), 5);
     assert!(matches!(Stubborn(1).try_enqueue_on(&rig.stream), Err(OpError::QueueFull { .. })));
 }
+
+/// Values and operations are arguments alike.
+#[test]
+fn arguments_are_values_or_operations() {
+    use simtile_async::IntoDeviceOp;
+    use simtile_core::DeviceBufferView;
+    fn scaled(
+        buffer: impl IntoDeviceOp<DeviceBuffer<f32>>,
+        by: impl IntoDeviceOp<f32>,
+    ) -> impl DeviceOp<Output = DeviceBuffer<f32>> {
+        zip!(buffer.into_op(), by.into_op()).then(|(buffer, by)| fill(buffer, by))
+    }
+    fn shared_len(buffer: impl IntoDeviceOp<Arc<DeviceBuffer<f32>>>) -> impl DeviceOp<Output = usize> {
+        buffer.into_op().map(|buffer| buffer.len())
+    }
+    fn viewed<'a>(view: impl IntoDeviceOp<DeviceBufferView<'a, f32>>) -> impl DeviceOp<Output = usize> {
+        view.into_op().map(|view| view.len())
+    }
+    let rig = rig();
+    let there = DeviceBuffer::from_slice(&rig.stream, &[0f32; 3]).unwrap();
+    let there = scaled(there, 2.0f32).sync_on(&rig.stream).unwrap();
+    let made = scaled(upload(vec![0f32; 3]), value(3.0f32)).sync_on(&rig.stream).unwrap();
+    assert_eq!(
+        (there.to_vec(&rig.stream).unwrap(), made.to_vec(&rig.stream).unwrap()),
+        (vec![2.0; 3], vec![3.0; 3])
+    );
+    assert_eq!(viewed(there.view()).sync_on(&rig.stream).unwrap(), 3);
+    let arc = Arc::new(there);
+    let once = upload(vec![0f32; 5]).shared();
+    let lens = [
+        shared_len(&arc).sync_on(&rig.stream).unwrap(),
+        shared_len(arc).sync_on(&rig.stream).unwrap(),
+        shared_len(&once).sync_on(&rig.stream).unwrap(),
+        shared_len(once).sync_on(&rig.stream).unwrap(),
+        shared_len(upload(vec![0f32; 7]).arc()).sync_on(&rig.stream).unwrap(),
+    ];
+    assert_eq!(lens, [3, 3, 5, 5, 7]);
+    rig.clean();
+}
+
+#[test]
+fn an_arc_is_taken_apart_when_nobody_else_has_it() {
+    let rig = rig();
+    let shared = upload(vec![1u32; 4]).shared();
+    let kept = shared.clone();
+    let error = shared.clone().unwrap_arc().sync_on(&rig.stream).unwrap_err();
+    assert!(matches!(error, OpError::SharedArc { holders: 2, .. }), "{error}");
+    drop((shared, kept));
+    let buffer = upload(vec![1u32; 4]).arc().unwrap_arc().then(|b| fill(b, 9)).sync_on(&rig.stream).unwrap();
+    assert_eq!(buffer.to_vec(&rig.stream).unwrap(), [9; 4]);
+    let (a, b) = unzip!(value((1u32, 2u32)));
+    assert_eq!((b.sync_on(&rig.stream).unwrap(), a.sync_on(&rig.stream).unwrap()), (2, 1));
+    rig.clean();
+}
+
+#[test]
+fn labels_stand_before_errors() {
+    let rig = rig();
+    let fails = || value(()).try_map(|()| Err::<(), _>(OpError::user("no")));
+    let error =
+        value(1).then(move |_| fails().labelled("inner")).labelled("outer").sync_on(&rig.stream).unwrap_err();
+    assert_eq!(error.to_string(), "outer: inner: no");
+    assert!(matches!(error.unlabelled(), OpError::User(_)));
+    assert_eq!(value(3).labelled("fine").sync_on(&rig.stream).unwrap(), 3);
+}

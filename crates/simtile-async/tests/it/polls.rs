@@ -62,6 +62,10 @@ fn slow_calls_hold_no_poll() {
                 Entry::cuMemHostAlloc,
                 Entry::cuEventSynchronize,
                 Entry::cuFuncLoad,
+                Entry::cuMemFreeAsync,
+                Entry::cuModuleUnload,
+                Entry::cuEventDestroy,
+                Entry::cuStreamDestroy,
             ] {
                 sim.slow(Some(entry), Duration::from_millis(20));
             }
@@ -76,8 +80,21 @@ fn slow_calls_hold_no_poll() {
             let (values, longest) = longest_poll(chain.on(&stream));
             assert_eq!(values.unwrap(), [1; 50]);
             assert!(longest < limit, "allocation: {longest:?}");
+            // What closures drop, and what the operation itself has no more use for.
+            let made = context.new_stream().unwrap();
+            let event = stream.record_event().unwrap();
+            let module = context.load_module_from_ptx_src(SAXPY).unwrap();
+            let other = DeviceBuffer::<u32>::zeroed(&made, 10).unwrap();
+            let chain = zeros::<u32>(500).then(move |a| {
+                drop((a, module, event, other, made));
+                upload(vec![2u32; 9])
+            });
+            let (left, longest) = longest_poll(chain.map(drop).on(&stream));
+            assert!(left.is_ok() && longest < limit, "frees: {longest:?} {left:?}");
             let (_, longest) = longest_poll(write(&mut kept, vec![3u32; 1000]).on(&stream));
             assert!(longest < limit, "write: {longest:?}");
+            assert!(context.drain(Duration::from_secs(10)).is_complete());
+            assert_eq!(context.stats().live_allocations, 1);
         });
         assert!(outcome.deadlock.is_none(), "{:?}", outcome.deadlock);
         outcome.result.unwrap_or_else(|_| panic!("seed {seed}"));

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use simtile_async::prelude::*;
-use simtile_async::{SingleStream, StreamPerTask, StreamPoolRoundRobin, runtime};
+use simtile_async::{SingleStream, StreamPerTask, StreamPoolRoundRobin, runtime, zeros};
 use simtile_core::Policy;
 use simtile_sim::Simulator;
 use std::time::Duration;
@@ -94,4 +94,37 @@ fn joined_operations_run_side_by_side() {
         gate.open();
         assert_eq!(done.join().unwrap().unwrap(), (gated.id().get(), free.id().get()));
     });
+}
+
+/// Operations that a runtime places get their memory from its pools; on a stream that was named they do not.
+#[test]
+fn pools_belong_to_a_runtime() {
+    use simtile_core::MemPool;
+    let sim = simtile_sim::Simulator::builder().devices(2).quiet().build();
+    let pools = |context: &_| MemPool::builder(context).label("mine").build();
+    let runtime = Runtime::builder(sim.driver()).pools(pools).build().unwrap();
+    let used = |ordinal| runtime.pool(ordinal).unwrap().unwrap().stats().unwrap().used;
+    let here = futures::executor::block_on(zeros::<u8>(1000).schedule(&runtime).unwrap()).unwrap();
+    assert!(used(0) >= 1000 && used(1) == 0);
+    let entered = runtime.enter();
+    let there = zeros::<u8>(1 << 20).sync().unwrap();
+    assert!(used(0) >= 1 << 20);
+    assert_eq!(simtile_async::runtime::get_default_device().unwrap(), 0);
+    assert!(simtile_async::runtime::get_device_pool(1).unwrap().is_some());
+    drop(entered);
+    let before = used(0);
+    let named = runtime.context(0).unwrap().new_stream().unwrap();
+    let apart = zeros::<u8>(4 << 20).sync_on(&named).unwrap();
+    assert_eq!(used(0), before);
+    // All devices in turn, each with its pool.
+    let turns = runtime.across_devices();
+    let both: Vec<_> = (0..2)
+        .map(|_| futures::executor::block_on(zeros::<u8>(2 << 20).schedule(&turns).unwrap()).unwrap())
+        .collect();
+    assert!(used(1) >= 2 << 20);
+    drop((here, there, apart, both));
+    let foreign = Runtime::builder(sim.driver()).devices([0, 1]);
+    let zero = runtime.pool(0).unwrap().unwrap().clone();
+    let error = foreign.pools(move |_| Ok::<_, OpError>(zero.clone())).build().unwrap_err();
+    assert!(error.to_string().contains("mine"), "{error}");
 }
