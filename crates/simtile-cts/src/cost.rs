@@ -5,8 +5,11 @@
 //! [`add_locks`] brings the two together. `completion withheld` means that no event ever fires, so everything stays in flight; what is in flight then
 //! must not change what a submission costs.
 
+mod ops;
+
 use serde::{Deserialize, Serialize};
-use simtile_core::{Context, DeviceBuffer, Error, Function, LaunchArgs, Stream};
+use simtile_async::OpError as Error;
+use simtile_core::{Context, DeviceBuffer, Function, LaunchArgs, Stream};
 use simtile_driver::count::Counted;
 use simtile_driver::sys::{CUevent, CUresult};
 use simtile_driver::{Driver, Entry, State, Table};
@@ -94,6 +97,7 @@ struct Bench {
     stream: Arc<Stream>,
     functions: Vec<(usize, Function)>,
     buffers: Vec<DeviceBuffer<f32>>,
+    ops: ops::Kept,
 }
 
 /// A kernel of so many addresses.
@@ -118,7 +122,7 @@ impl Bench {
             functions.push((n, context.load_module_from_ptx_src(&kernel(n))?.load_function("k")?));
         }
         let buffers = (0..64).map(|_| DeviceBuffer::zeroed(&stream, 1024)).collect::<Result<_, _>>()?;
-        Ok(Self { counted, context, stream, functions, buffers })
+        Ok(Self { counted, context, stream, functions, buffers, ops: ops::Kept::default() })
     }
 
     fn function(&self, n: usize) -> &Function {
@@ -220,13 +224,25 @@ fn hold(bench: &mut Bench, in_flight: usize) -> Result<Vec<Arc<Stream>>, Error> 
     Ok(streams)
 }
 
+/// The rows of operations and graphs alone, counted and not timed: what a gate looks at.
+///
+/// # Errors
+/// The runtime's.
+pub fn count_ops() -> Result<Vec<Row>, Error> {
+    WITHHELD.store(false, Ordering::Relaxed);
+    let count = |(name, each, operation): Path| -> Result<Row, Error> {
+        Ok(Row { path: name, ..Bench::new(true)?.measure(2, each, operation)? })
+    };
+    ops::paths().into_iter().map(count).collect()
+}
+
 /// All rows.
 ///
 /// # Errors
 /// The runtime's.
 pub fn measure(rounds: usize) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
-    for (name, each, operation) in paths() {
+    for (name, each, operation) in paths().into_iter().chain(ops::paths()) {
         WITHHELD.store(false, Ordering::Relaxed);
         let counted = Bench::new(true)?.measure(2, each, operation)?;
         let plain = Bench::new(false)?.measure(rounds, each, operation)?;
@@ -268,6 +284,8 @@ pub fn measure(rounds: usize) -> Result<Vec<Row>, Error> {
 /// Launches of four buffers on streams of their own. Shared buffers are only read.
 fn in_parallel(threads: usize, shared: bool, rounds: usize, count: bool) -> Result<Row, Error> {
     const EACH: usize = 640;
+    // Until the streams have used all their permits, and the events for that are made.
+    const WARM: usize = 2;
     WITHHELD.store(false, Ordering::Relaxed);
     let bench = Bench::new(count)?;
     let function = bench.function(4);
@@ -291,7 +309,7 @@ fn in_parallel(threads: usize, shared: bool, rounds: usize, count: bool) -> Resu
                 (0..3).map(|_| DeviceBuffer::zeroed(&stream, 1024)).collect::<Result<_, _>>()?;
             let read: Vec<&DeviceBuffer<f32>> = if shared { common.clone() } else { own.iter().collect() };
             let (mut best, mut locks) = (f64::INFINITY, 0);
-            for round in 0..=rounds {
+            for round in 0..WARM + rounds {
                 barrier.wait();
                 barrier.wait();
                 take_locks();
@@ -306,25 +324,27 @@ fn in_parallel(threads: usize, shared: bool, rounds: usize, count: bool) -> Resu
                     unsafe { stream.submit().launch(function, LaunchConfig::for_num_elems(32), args) }?;
                 }
                 best = best.min(start.elapsed().as_secs_f64() * 1e9 / EACH as f64);
-                // The first round warms up.
-                locks += if round > 0 { take_locks() } else { 0 };
+                locks += if round >= WARM { take_locks() } else { 0 };
             }
+            barrier.wait();
+            // What it has is dropped after the counters were read.
             barrier.wait();
             Ok((best, locks))
         };
         let handles: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
-        // The first round warms up; counted are the others.
         let mut before = [0; 3];
-        for round in 0..=rounds {
+        for round in 0..WARM + rounds {
             barrier.wait();
-            if round == 1 {
+            if round == WARM {
                 before = read_counts();
             }
             barrier.wait();
         }
         barrier.wait();
         let n = (threads * rounds * EACH) as f64;
-        averages = std::array::from_fn(|i| (read_counts()[i] - before[i]) as f64 / n);
+        let after = read_counts();
+        averages = std::array::from_fn(|i| (after[i] - before[i]) as f64 / n);
+        barrier.wait();
         handles.into_iter().filter_map(|handle| handle.join().ok()).collect()
     });
     let times = times.into_iter().collect::<Result<Vec<(f64, u64)>, Error>>()?;

@@ -1,18 +1,21 @@
 //! The conformance suite.
 //!
-//! Two layers of tests. *Driver* tests call the table of `simtile-driver` and state a guarantee of CUDA, so that
+//! Three layers of tests. *Driver* tests call the table of `simtile-driver` and state a guarantee of CUDA, so that
 //! they say what the simulated driver has to do and the real one does. *Core* tests call simtile's API and name
-//! the promise they prove. Both run on simulated drivers and on a GPU; what a driver cannot run is
+//! the promise they prove, *async* tests do so by way of operations. All run on simulated drivers and on a GPU; what a driver cannot run is
 //! `unsupported`, with a reason, and never counts as passed.
 //!
 //! * [`frame`]: what a test is, the runner, the reports;
 //! * [`gpu`], [`kernels`]: what tests start from;
 //! * [`cost`]: what the runtime itself costs, on the null driver;
 //! * [`explorer`]: random safe programs under exploration;
+//! * [`sweep`]: every driver call of every scenario failed;
+//! * [`parked`]: waiting for a future in an exploration;
 //! * [`probe`]: measurements of what the manual leaves open;
-//! * [`driver`], [`core_layer`]: the two layers, a module a family.
+//! * [`driver`], [`core_layer`], [`async_layer`]: the layers, a module a family.
 
 pub mod artifacts;
+pub mod async_layer;
 pub mod core_layer;
 pub mod cost;
 pub mod driver;
@@ -20,7 +23,9 @@ pub mod explorer;
 pub mod frame;
 pub mod gpu;
 pub mod kernels;
+pub mod parked;
 pub mod probe;
+pub mod sweep;
 
 pub(crate) use frame::outcome::{code, cu, ensure, ensure_eq, ok};
 use frame::{Target, Test};
@@ -28,7 +33,8 @@ use simtile_driver::sys::CUresult;
 
 /// Every test, driver layer first.
 pub fn tests() -> impl Iterator<Item = &'static Test> {
-    driver::FAMILIES.iter().chain(core_layer::FAMILIES).flat_map(|family| family.iter())
+    let ours = core_layer::FAMILIES.iter().chain(async_layer::FAMILIES);
+    driver::FAMILIES.iter().chain(ours).flat_map(|family| family.iter())
 }
 
 /// Name of device 0 and number of devices: what counts are committed for.

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use simtile_cts::frame::report::{Report, Totals};
 use simtile_cts::frame::{Cx, Seeds, Stop, Target, Test, coverage, expected, run, selftest};
 use simtile_cts::probe::{Probe, probes};
-use simtile_cts::{cost, explorer, machine, tests};
+use simtile_cts::{cost, explorer, machine, sweep, tests};
 use simtile_driver::count::Counted;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ enum Command {
         /// One JSON object a line.
         #[arg(long)]
         json: bool,
-        /// Tests at a time (simulators: the number of cores; GPUs: 1).
+        /// Tests at a time (simulators: twice the number of cores, under exploration that number; GPUs: 1).
         #[arg(long)]
         jobs: Option<usize>,
         /// Passing tests too.
@@ -83,6 +83,27 @@ enum Command {
         /// How often each rule of the tracker fired, too.
         #[arg(long)]
         rules: bool,
+        /// Plants one bug after the other and says which seed shows it, in a build with `--features planted`.
+        #[arg(long)]
+        planted: bool,
+        /// Only planted bugs whose name contains this.
+        #[arg(long, default_value = "")]
+        bug: String,
+    },
+    /// Every driver call of every scenario failed once, and once so that the contexts are lost.
+    FaultSweep {
+        /// Only scenarios whose name contains this.
+        #[arg(long)]
+        filter: Option<String>,
+        /// Every how many calls of a scenario.
+        #[arg(long, default_value_t = 1)]
+        every: u64,
+        /// This call alone.
+        #[arg(long)]
+        call: Option<u64>,
+        /// The seed of the schedules.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
     },
     /// What the runtime itself costs, on the null driver.
     Cost {
@@ -133,7 +154,14 @@ fn main() {
             }
             0
         }
-        Command::Explore { seeds, from, rules } => run_explore(from, seeds, rules),
+        Command::Explore { seeds, from, planted: true, bug, .. } => run_planted(&bug, from, seeds),
+        Command::Explore { seeds, from, rules, .. } => run_explore(from, seeds, rules),
+        Command::FaultSweep { filter, every, call, seed } => {
+            let totals =
+                sweep::sweep(&sweep::Options { filter, every, call, seed }, &|line| println!("{line}"));
+            println!("{totals}");
+            i32::from(totals.wrong > 0)
+        }
         Command::Cost { json, rounds, locks } => run_cost(json, rounds.max(1), locks.as_deref()),
         Command::Coverage { driver } => run_coverage(&Target::parse(&driver)),
     });
@@ -149,6 +177,9 @@ fn target(driver: &str, first: Option<u64>, count: Option<u64>) -> Target {
     }
 }
 
+/// So many seeds make every rule of the tracker fire.
+const ALL_RULES_BY: u64 = 400;
+
 fn run_explore(from: u64, seeds: u64, show_rules: bool) -> i32 {
     let (mut failed, mut rules) = (0, explorer::Rules::new());
     for seed in from..from.saturating_add(seeds) {
@@ -163,9 +194,41 @@ fn run_explore(from: u64, seeds: u64, show_rules: bool) -> i32 {
     if show_rules {
         rules.iter().for_each(|(rule, count)| println!("{count:12} {rule}"));
     }
-    let silent = rules.values().filter(|&&count| count == 0).count();
-    println!("{seeds} seeds, {failed} failed; {} rules fired, {silent} did not", rules.len() - silent);
-    i32::from(failed > 0)
+    let silent: Vec<&str> =
+        rules.iter().filter(|(_, count)| **count == 0).map(|(rule, _)| rule.as_str()).collect();
+    println!(
+        "{seeds} seeds, {failed} failed; {} rules fired, {} did not: {silent:?}",
+        rules.len() - silent.len(),
+        silent.len()
+    );
+    // A rule that no program makes fire is a rule that nothing here tests.
+    i32::from(failed > 0 || seeds >= ALL_RULES_BY && !silent.is_empty())
+}
+
+#[cfg(feature = "planted")]
+fn run_planted(filter: &str, from: u64, seeds: u64) -> i32 {
+    println!("{:24} {:>6}  report", "bug", "seed");
+    let mut missed = 0;
+    let all = explorer::planted::find_all(filter, from, seeds, &mut |found| {
+        let name = format!("{:?}", found.bug);
+        match &found.by {
+            Some((seed, report)) => {
+                println!("{name:24} {seed:>6}  {}", report.lines().next().unwrap_or_default())
+            }
+            None => {
+                missed += 1;
+                println!("{name:24} {:>6}  not found", "-");
+            }
+        }
+    });
+    println!("{} planted bugs, {missed} not found within {seeds} seeds", all.len());
+    i32::from(missed > 0)
+}
+
+#[cfg(not(feature = "planted"))]
+fn run_planted(_: &str, _: u64, _: u64) -> i32 {
+    eprintln!("this build has no planted bugs: build it with --features planted");
+    2
 }
 
 fn run_cost(json: bool, rounds: usize, locks: Option<&Path>) -> i32 {
@@ -281,11 +344,6 @@ fn run_probe(target: &Target, name: Option<&str>) -> i32 {
     }
 }
 
-fn default_jobs(target: &Target) -> usize {
-    // Timing of calls is part of some tests, and two at a time would share the GPU.
-    if target.is_simulator() { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 }
-}
-
 fn run_tests(target: &Target, options: &Options) -> i32 {
     let selected: Vec<&'static Test> = tests()
         .filter(|test| {
@@ -306,7 +364,7 @@ fn run_tests(target: &Target, options: &Options) -> i32 {
     if !options.json {
         println!("{} tests on {} ({machine})", selected.len(), target.name());
     }
-    let jobs = options.jobs.unwrap_or_else(|| default_jobs(target));
+    let jobs = options.jobs.unwrap_or_else(|| run::jobs(target));
     let reports = run::run_all(&selected, target, jobs, options.watchdog, &|report| {
         if options.json {
             println!("{}", serde_json::to_string(report).unwrap_or_default());
@@ -356,7 +414,7 @@ fn json_lines(reports: &[Report], totals: Totals) -> String {
 
 fn run_coverage(target: &Target) -> i32 {
     let all: Vec<&'static Test> = tests().collect();
-    let reports = run::run_all(&all, target, default_jobs(target), run::WATCHDOG, &|_| {});
+    let reports = run::run_all(&all, target, run::jobs(target), run::WATCHDOG, &|_| {});
     match coverage::measure(&reports) {
         Ok(coverage) => {
             print!("{}", coverage.text);

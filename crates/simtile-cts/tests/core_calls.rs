@@ -13,7 +13,22 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("cuMemPoolSetAccess", "between two devices: core_peers"),
     ("cuMemcpyPeerAsync", "between two devices: core_peers"),
     ("cuMulticast*", "never on a real device; on the simulator: core_memory"),
+    ("cuGraphAddKernelNode", GRAPHS),
+    ("cuGraphAddMemcpyNode", GRAPHS),
+    ("cuGraphAddMemsetNode", GRAPHS),
+    ("cuGraphAddNode", GRAPHS),
+    ("cuGraphConditionalHandleCreate", GRAPHS),
+    ("cuGraphCreate", GRAPHS),
+    ("cuGraphExecKernelNodeSetParams", GRAPHS),
+    ("cuGraphExecMemcpyNodeSetParams", GRAPHS),
+    ("cuGraphExecMemsetNodeSetParams", GRAPHS),
+    ("cuGraphGetEdges_v2", GRAPHS),
+    ("cuGraphKernelNodeSetAttribute", GRAPHS),
+    ("cuGraphKernelNodeSetParams", GRAPHS),
 ];
+
+/// Calls that build and change graphs.
+const GRAPHS: &str = "work on a graph, whose context is in what they are given: core_graphs";
 
 /// Every `cuXxx(` in the source of the core.
 fn calls_in_the_source() -> BTreeSet<String> {

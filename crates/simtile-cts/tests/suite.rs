@@ -5,8 +5,7 @@ use simtile_cts::frame::{Target, Test, coverage, expected, run};
 
 fn whole_suite(target: &Target) -> Vec<Report> {
     let all: Vec<&'static Test> = simtile_cts::tests().collect();
-    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let reports = run::run_all(&all, target, jobs, run::WATCHDOG, &|_| {});
+    let reports = run::run_all(&all, target, run::jobs(target), run::WATCHDOG, &|_| {});
     let failed: Vec<String> = reports
         .iter()
         .filter(|report| report.outcome == "fail")

@@ -53,7 +53,7 @@ pub fn derive_pointer_free(input: TokenStream) -> TokenStream {
 /// | `mask = [cuMemAllocAsync]` | entries that the driver does not have |
 /// | `faults = [Fault::fail(…)]` | calls that fail |
 /// | `profile = "h200"` | what the devices look like |
-/// | `memory = 1 << 20` | bytes of each device |
+/// | `memory = 1 << 28` | bytes of each device; pools take theirs in pieces of 32 MiB |
 /// | `crate = path` | where `simtile` is |
 ///
 /// Bounds, lifetime, initialisation and races are checked. The test fails if the function does, if the checker reports

@@ -145,13 +145,16 @@ impl Runtime {
     /// gets the same devices.
     #[cfg(feature = "sim")]
     fn shared_simulator() -> Result<Self, RuntimeError> {
-        static SHARED: OnceLock<Result<Driver, String>> = OnceLock::new();
-        let made = SHARED.get_or_init(|| match simtile_sim::Simulator::from_env("SIMTILE_SIM") {
-            Ok(simulator) => Ok(simulator.leak()),
-            Err(error) => Err(error.to_string()),
+        static SHARED: OnceLock<Result<simtile_sim::Simulator, String>> = OnceLock::new();
+        // It lives as long as the process.
+        let made = SHARED.get_or_init(|| {
+            simtile_sim::Simulator::from_env("SIMTILE_SIM").map_err(|error| error.to_string())
         });
         match made {
-            Ok(driver) => Self::with_devices(*driver),
+            Ok(simulator) => {
+                let found = Self::with_devices(simulator.driver())?;
+                Ok(Self { simulator: Some(simulator.clone()), ..found })
+            }
             Err(why) => Err(RuntimeError::SimulatorSettings { why: why.clone() }),
         }
     }
@@ -178,7 +181,8 @@ impl Runtime {
         Self { driver: simulator.driver(), operations: Arc::default(), simulator: Some(simulator.clone()) }
     }
 
-    /// The simulator given to [`Runtime::simulated`].
+    /// The simulator behind it, if there is one in this process: the one given to [`Runtime::simulated`], or the process's own. Stand-ins for
+    /// libraries are registered there.
     #[cfg(feature = "sim")]
     pub fn simulator(&self) -> Option<&simtile_sim::Simulator> {
         self.simulator.as_ref()
@@ -257,7 +261,7 @@ fn notice(why: &str) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| {
         // What was tried and how it failed is for `Runtime::new`, which fails with it.
-        let why = why.split(';').next().unwrap_or(why);
+        let why = why.split([';', '(']).next().unwrap_or(why).trim_end();
         // A notice that cannot be written is no reason to stop.
         let _ = writeln!(
             std::io::stderr(),

@@ -213,7 +213,7 @@ fn loss_is_seen_and_no_call_follows(cx: &Cx) -> Check {
     unsafe { core.stream.launch(&store, one, &args) }?;
     let error = refused(core.stream.synchronize(), &["ILLEGAL_ADDRESS"])?;
     ensure!(error.driver_error().is_some(), "{error:?}");
-    ensure!(core.context.lost().is_some(), "the context does not know that it is lost");
+    ensure!(core.context.loss().is_some(), "the context does not know that it is lost");
     let before = cx.calls();
     refused(core.stream.synchronize(), &["lost"])?;
     refused(core.context.new_stream(), &["lost"])?;

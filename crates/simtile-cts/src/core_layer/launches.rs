@@ -16,7 +16,7 @@ crate::frame::registry::tests! { Core, "core_launches";
     cooperative proves ["L1"] needs [Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH, "cooperative launches")],
     clusters proves ["L1"] needs [Need::Attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH, "clusters")],
     priority proves ["L1"],
-    tile_then_simt_on_one_allocation proves ["M1"] needs [Need::ARTIFACTS],
+    tile_then_simt_on_one_allocation proves ["M1"] needs [Need::ARTIFACTS, Need::Capability(9, 0)],
     renamed_kernels_give_the_same proves ["H5"] needs [Need::ARTIFACTS],
     edited_constants_are_followed proves ["H5"] needs [Need::ARTIFACTS],
 }

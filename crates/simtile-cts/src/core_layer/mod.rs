@@ -8,6 +8,7 @@ mod contexts;
 mod devices;
 mod events;
 mod field_reports;
+mod graphs;
 mod launches;
 mod memory;
 mod modules;
@@ -33,6 +34,7 @@ pub const FAMILIES: &[&[Test]] = &[
     peers::TESTS,
     modules::TESTS,
     launches::TESTS,
+    graphs::TESTS,
     bad_input::TESTS,
     bad_images::TESTS,
     bad_launches::TESTS,
@@ -42,15 +44,15 @@ pub const FAMILIES: &[&[Test]] = &[
 ];
 
 /// Where most tests start: device 0, its primary context, a stream.
-struct Core<'a> {
+pub(crate) struct Core<'a> {
     gpu: Gpu<'a>,
     device: Device,
-    context: Arc<Context>,
-    stream: Arc<Stream>,
+    pub(crate) context: Arc<Context>,
+    pub(crate) stream: Arc<Stream>,
 }
 
 impl<'a> Core<'a> {
-    fn new(cx: &'a Cx) -> Check<Self> {
+    pub(crate) fn new(cx: &'a Cx) -> Check<Self> {
         let gpu = Gpu::new(cx)?;
         let device = Device::new(cx.driver(), 0)?;
         let context = device.primary_context()?;
@@ -59,7 +61,7 @@ impl<'a> Core<'a> {
     }
 
     /// Holds a stream until the gate is opened or dropped.
-    fn gate(&self, stream: &Stream) -> Check<Gate> {
+    pub(crate) fn gate(&self, stream: &Stream) -> Check<Gate> {
         self.gpu.gate(stream.cu_stream())
     }
 
@@ -70,7 +72,7 @@ impl<'a> Core<'a> {
     }
 
     /// The basic kernels.
-    fn basic(&self) -> Check<Arc<Module>> {
+    pub(crate) fn basic(&self) -> Check<Arc<Module>> {
         Ok(self.context.load_module(crate::kernels::BASIC.strip_suffix(b"\0").unwrap_or_default())?)
     }
 }

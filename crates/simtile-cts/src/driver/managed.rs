@@ -4,9 +4,9 @@
 //! it has waited for every kernel, or, for memory of one stream, for that stream's work. The tests keep to that, so they hold on
 //! both kinds of devices.
 
-use crate::frame::{Check, Cx, Need, same};
+use crate::frame::{Check, Cx, Need, Stop, same};
 use crate::gpu::{Args, Gpu, Shape};
-use crate::{code, ensure, ensure_eq, ok};
+use crate::{code, ensure, ensure_eq, kernels, ok};
 use simtile_driver::AccessMode;
 use simtile_driver::sys::*;
 use simtile_sim::ReportKind;
@@ -21,6 +21,8 @@ crate::frame::registry::tests! { Driver, "managed";
     memory_of_the_host_comes_back_to_devices needs [MANAGED],
     prefetching_needs_devices_that_share needs [MANAGED],
     advice_needs_devices_that_share needs [MANAGED],
+    variables_of_modules needs [MANAGED],
+    variables_of_libraries needs [MANAGED],
     a_host_that_does_not_wait_is_told needs [MANAGED, Need::Simulator("the host's accesses are told to it")],
     a_stream_that_touches_memory_of_another_is_told needs [MANAGED, Need::Simulator("undefined on a GPU that does not share")],
 }
@@ -172,6 +174,68 @@ fn advice_needs_devices_that_share(cx: &Cx) -> Check {
     }
     let advice = CUmem_advise::CU_MEM_ADVISE_SET_PREFERRED_LOCATION;
     ok!(cx, cuMemAdvise(pointer, WORDS * 4, advice, CU_DEVICE_CPU))
+}
+
+/// A variable with `.attribute(.managed)` has one address, which the host uses too. It goes with its module.
+fn variables_of_modules(cx: &Cx) -> Check {
+    let gpu = Gpu::new(cx)?;
+    let module = gpu.module(kernels::MANAGED)?;
+    let (mut pointer, mut bytes) = (0, 0);
+    ok!(cx, cuModuleGetGlobal(&mut pointer, &mut bytes, module, c"words".as_ptr()))?;
+    ensure_eq!(bytes, WORDS * 4, "bytes of the variable");
+    let mut managed = 0u32;
+    let which = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED;
+    ok!(cx, cuPointerGetAttribute((&raw mut managed).cast(), which, pointer))?;
+    ensure_eq!(managed, 1, "whether the variable is managed");
+    let host = Host::of(pointer);
+    same("words at first", &host.words()[..6], &[5, 6, 7, 8, 0, 0])?;
+    host.fill(100);
+    let stream = gpu.stream()?;
+    gpu.launch(gpu.function(module, c"bump")?, Shape::over(WORDS as u32), stream, &Args::new())?;
+    gpu.sync(stream)?;
+    let expected: Vec<u32> = (110..110 + WORDS as u32).collect();
+    same("words that the host wrote and the kernel changed", &host.words(), &expected)?;
+    code!(cx, [CUDA_ERROR_INVALID_VALUE], cuMemFree(pointer))?;
+    ok!(cx, cuModuleUnload(module))
+}
+
+/// One for all contexts that the library is in.
+fn variables_of_libraries(cx: &Cx) -> Check {
+    let gpu = Gpu::new(cx)?;
+    let (mut library, none) = (CUlibrary::NULL, std::ptr::null_mut());
+    let image = kernels::MANAGED.as_ptr().cast();
+    ok!(cx, cuLibraryLoadData(&mut library, image, none, none.cast(), 0, none.cast(), none.cast(), 0))?;
+    let run = || {
+        // A kernel puts the library into the context.
+        let (mut kernel, mut function) = (CUkernel::NULL, CUfunction::NULL);
+        ok!(cx, cuLibraryGetKernel(&mut kernel, library, c"bump".as_ptr()))?;
+        ok!(cx, cuKernelGetFunction(&mut function, kernel))?;
+        let stream = gpu.stream()?;
+        gpu.launch(function, Shape::of(1, 4), stream, &Args::new())?;
+        gpu.sync(stream)
+    };
+    let variable = || {
+        let (mut pointer, mut bytes) = (0, 0);
+        ok!(cx, cuLibraryGetManaged(&mut pointer, &mut bytes, library, c"words".as_ptr()))?;
+        ensure_eq!(bytes, WORDS * 4, "bytes of the variable");
+        Ok::<_, Stop>(pointer)
+    };
+    run()?;
+    let pointer = variable()?;
+    let (mut address, mut bytes) = (0, 0);
+    code!(
+        cx,
+        [CUDA_ERROR_NOT_FOUND],
+        cuLibraryGetManaged(&mut address, &mut bytes, library, c"plain".as_ptr())
+    )?;
+    let mut other = CUcontext::NULL;
+    ok!(cx, cuCtxCreate(&mut other, 0, gpu.device))?;
+    run()?;
+    ensure_eq!(variable()?, pointer, "address in another context");
+    same("words that two contexts changed", &Host::of(pointer).words()[..6], &[25, 26, 27, 28, 0, 0])?;
+    gpu.enter()?;
+    ok!(cx, cuLibraryUnload(library))?;
+    ok!(cx, cuCtxDestroy(other))
 }
 
 /// How many accesses of managed memory the simulator has objected to since the last look; other reports are a failure.

@@ -1,22 +1,23 @@
 //! Steps of operations: run, awaited, cancelled after any number of polls, dropped, forgotten; graphs replayed and dropped.
 
-use super::{MOST, Modelled, Thread};
+use super::MOST;
+use super::thread::{FINE, Modelled, Step, Thread, Told};
+use crate::parked::{Parked, wait};
 use simtile_async::{
     AsyncKernelLaunch, AsyncKernelLaunchBuilder, CudaGraph, DeviceFuture, DeviceOp, OpError, download, fill,
     join, upload, value, zip,
 };
-use simtile_core::{DeviceBuffer, Error, Function, Stream};
-use simtile_sync::{Condvar, Mutex};
+use simtile_core::{DeviceBuffer, Function, Stream};
 use simtile_types::LaunchConfig;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 /// Kinds of steps.
 pub const KINDS: usize = 11;
 
 /// What became of a future.
-enum Outcome<T> {
+pub(super) enum Outcome<T> {
     /// It gave its result.
     Ready(T),
     /// It was given up after its work was submitted.
@@ -25,39 +26,9 @@ enum Outcome<T> {
     Never,
 }
 
-/// A thread that waits for its waker, in turn with the others.
-#[derive(Default)]
-struct Parked {
-    woken: Mutex<bool>,
-    bell: Condvar,
-}
-
-impl Wake for Parked {
-    fn wake(self: Arc<Self>) {
-        *self.woken.lock() = true;
-        self.bell.notify_one();
-    }
-}
-
-/// Waits for a future.
-fn wait<F: Future + Unpin>(mut future: F) -> F::Output {
-    let parked = Arc::<Parked>::default();
-    let waker = Waker::from(parked.clone());
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(output) = Pin::new(&mut future).poll(&mut cx) {
-            return output;
-        }
-        let mut woken = parked.woken.lock();
-        while !core::mem::take(&mut *woken) {
-            parked.bell.wait(&mut woken);
-        }
-    }
-}
-
-/// The core's error, or a text of it.
-fn split(error: OpError) -> Result<Result<(), String>, Error> {
-    Ok(Err(error.to_string()))
+/// What the caller is told.
+pub(super) fn split(error: OpError) -> Step {
+    Err(Told::from(error))
 }
 
 macro_rules! attempt {
@@ -69,12 +40,17 @@ macro_rules! attempt {
     };
 }
 
+pub(super) use attempt;
+
 /// What the kernel does to a value.
-fn stepped(v: u32) -> u32 {
+pub(super) fn stepped(v: u32) -> u32 {
     v.wrapping_mul(3).wrapping_add(1)
 }
 
-fn launch<'a>(step: &Function, buffer: &'a mut DeviceBuffer<u32>) -> Result<AsyncKernelLaunch<'a>, OpError> {
+pub(super) fn launch<'a>(
+    step: &Function,
+    buffer: &'a mut DeviceBuffer<u32>,
+) -> Result<AsyncKernelLaunch<'a>, OpError> {
     let n = buffer.len() as u32;
     let builder = AsyncKernelLaunchBuilder::new(step).write(buffer).arg(n).arg(1u32);
     // SAFETY: the kernel updates the words of its buffer, of which it is told.
@@ -83,7 +59,7 @@ fn launch<'a>(step: &Function, buffer: &'a mut DeviceBuffer<u32>) -> Result<Asyn
 
 impl Thread {
     /// Awaits a future, or polls it a few times and drops or forgets it.
-    fn end<Op: DeviceOp>(
+    pub(super) fn end<Op: DeviceOp>(
         &mut self,
         mut future: DeviceFuture<Op>,
     ) -> Outcome<<DeviceFuture<Op> as Future>::Output> {
@@ -106,13 +82,8 @@ impl Thread {
     }
 
     /// One step.
-    pub(super) fn operation(
-        &mut self,
-        kind: usize,
-        stream: &Arc<Stream>,
-        number: u32,
-    ) -> Result<Result<(), String>, Error> {
-        let Some((at, start, end)) = self.range() else { return Ok(Ok(())) };
+    pub(super) fn operation(&mut self, kind: usize, stream: &Arc<Stream>, number: u32) -> Step {
+        let Some((at, start, end)) = self.range() else { return FINE };
         // Taken out, so that it can be borrowed beside everything else.
         let mut own = self.buffers.swap_remove(at);
         let Modelled { buffer, model } = &mut own;
@@ -155,7 +126,7 @@ impl Thread {
                         let _ = Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_ready();
                     }
                 }
-                return Ok(Ok(()));
+                return FINE;
             }
             3 => {
                 let values: Vec<u32> = (0..MOST as u32).map(|i| number.wrapping_add(i)).collect();
@@ -253,6 +224,6 @@ impl Thread {
             }
         }
         self.buffers.push(own);
-        Ok(Ok(()))
+        FINE
     }
 }

@@ -10,6 +10,8 @@ pub enum Layer {
     Driver,
     /// Our API: the test names a promise.
     Core,
+    /// Operations on it: as the core's.
+    Async,
 }
 
 impl Layer {
@@ -18,6 +20,7 @@ impl Layer {
         match self {
             Self::Driver => "driver",
             Self::Core => "core",
+            Self::Async => "async",
         }
     }
 }

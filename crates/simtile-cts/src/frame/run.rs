@@ -20,6 +20,18 @@ use std::time::{Duration, Instant};
 /// How long a test may take, unless the caller says otherwise.
 pub const WATCHDOG: Duration = Duration::from_secs(60);
 
+/// How many tests to run at a time on a driver. On simulators most of them wait most of the time, to see that something does not
+/// happen, so there are more than cores; under exploration they compute instead. A GPU runs one, since timing of calls is
+/// part of some tests, and two would share it.
+pub fn jobs(target: &Target) -> usize {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    match target {
+        Target::SimExplore(_) => cores,
+        _ if target.is_simulator() => 2 * cores,
+        _ => 1,
+    }
+}
+
 /// Runs the tests, `jobs` at a time, and hands each report to `done` as it comes. Reports come back in the
 /// order of `tests`.
 pub fn run_all(

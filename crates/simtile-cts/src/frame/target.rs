@@ -44,7 +44,7 @@ pub enum Mask {
 }
 
 impl Mask {
-    /// Every mask.
+    /// Every mask. The counts of all of them are committed.
     pub const ALL: &[Self] = &[
         Self::NoPools,
         Self::NoVmm,
@@ -56,9 +56,6 @@ impl Mask {
         Self::Rtx4090,
         Self::B200,
     ];
-
-    /// Those whose counts are committed.
-    pub const COUNTED: &[Self] = &[Self::NoPools, Self::NoVmm, Self::NoClusters, Self::Small, Self::Driver12];
 
     /// The name of the driver.
     pub const fn name(self) -> &'static str {

@@ -3,13 +3,17 @@
 //! Every batch is a task: its values go up, a row softmax (Tile) fills a buffer, a SIMT kernel scales the larger values in place, the
 //! result comes down. Each runs on one of four streams. Every fourth is given up while its work is queued: its buffers stay until the
 //! device is done with them, and nothing is left over. Then the same two kernels are recorded once into a graph and replayed
-//! with new inputs, and a copy that "another library" makes is ordered like everything else. The host checks every value.
+//! with new inputs, and a sum that another library makes, by machine code of its own, is ordered like everything else. The host checks every
+//! value.
 //!
 //! Without a GPU all of it runs on simtile's simulated driver.
 #![deny(unsafe_code)]
 
+mod library;
+
+use library::Library;
 use simtile::ops::{self, CudaGraph, OwnedAsyncKernelLaunch, download, external, upload, write, zeros};
-use simtile::{DeviceBuffer, DeviceOp, Function, LaunchArgs, LaunchConfig, OpError, Runtime, zip};
+use simtile::{DeviceBuffer, DeviceOp, Function, LaunchArgs, LaunchConfig, Runtime, zip};
 use simtile_examples::{SCALE_OVER, Shape, reference, scale_over_call, softmax, softmax_call};
 use std::error::Error;
 use std::io::Write;
@@ -70,8 +74,13 @@ fn run(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     writeln!(out, "graph       {replays} replays right, {}", millis(clock))?;
 
     let clock = Instant::now();
-    tokio.block_on(library(&kernels, &streams))?;
-    writeln!(out, "library     its copy was ordered like the kernels, {}", millis(clock))?;
+    match Library::open(&runtime, &context)? {
+        Some(opened) => {
+            tokio.block_on(library(opened, &kernels, &streams))?;
+            writeln!(out, "library     its sum was ordered like the kernels, {}", millis(clock))?;
+        }
+        None => writeln!(out, "library     has no code for this device")?,
+    }
 
     drop(kernels);
     let drained = context.drain(Duration::from_secs(30));
@@ -220,30 +229,33 @@ async fn graph(kernels: &Kernels, streams: &ops::Runtime) -> Result<usize, Box<d
     Ok(5)
 }
 
-/// A copy that somebody else's code puts into the stream.
-async fn library(kernels: &Kernels, streams: &ops::Runtime) -> Result<(), Box<dyn Error>> {
+/// A sum that a library makes, whose kernels are machine code, by its own calls on a raw stream.
+async fn library(
+    library: Arc<Library>,
+    kernels: &Kernels,
+    streams: &ops::Runtime,
+) -> Result<(), Box<dyn Error>> {
     let len = kernels.shape.floats();
     let values = input(kernels.shape, 7).map_err(|error| error.to_string())?;
     let (x, y) = zip!(upload(values.clone()), zeros(len)).schedule(streams)?.await?;
-    let (from, to, bytes) = (x.cu_deviceptr(), y.cu_deviceptr(), x.num_bytes());
-    // SAFETY: the copy reads the first buffer and writes the second, which have as many bytes; it goes into the given stream.
+    let (from, to, len) = (x.cu_deviceptr(), y.cu_deviceptr(), u32::try_from(len)?);
+    let handle = library.clone();
+    // SAFETY: the call reads the first buffer, writes the second, of `len` floats each, and uses its workspace, in the given stream.
     #[allow(unsafe_code, reason = "what foreign code accesses is our word")]
-    let copy = unsafe {
+    let sum = unsafe {
         external(
-            "copy of a library",
+            "a sum of a library",
             (x, y),
             |pair: &mut Pair, touches| touches.read(&pair.0).write(&mut pair.1),
-            move |at| match at.driver.cuMemcpyDtoDAsync(to, from, bytes, at.stream) {
-                simtile::driver::sys::CUresult::CUDA_SUCCESS => Ok(()),
-                code => Err(OpError::user(format!("cuMemcpyDtoDAsync said {code:?}"))),
-            },
+            move |at| library.doubled(at.stream, from, to, len, at.workspace),
         )
     };
-    // Queued on one stream, read on the next.
-    let (_, y) = copy.schedule(streams)?.await?;
+    // Queued on one stream with a workspace from the pool, read on the next; the handle lives as long as the work.
+    let sum = sum.workspace(4 * len as usize).holding(handle);
+    let (_, y) = sum.schedule(streams)?.await?;
     let output = download(y).schedule(streams)?.await?;
-    if output != values {
-        return Err("the library's copy has other values".into());
+    if !output.iter().zip(&values).all(|(sum, value)| *sum == value + value) {
+        return Err("the library's sum has other values".into());
     }
     Ok(())
 }
