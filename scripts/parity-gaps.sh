@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares docs/parity.md with the sources: every test that it names has to exist, and every group has to have as many
-# rows as its heading says. Prints the rows by state and what is open. Exits with 1 if something is wrong; open rows are
+# Compares docs/parity.md, or another table of the same form (docs/driver-facts-tests.md), with the sources: every test
+# that it names has to exist, and every group has to have as many rows as its heading says. Prints the rows by state and what is open. Exits with 1 if something is wrong; open rows are
 # no error. Builds nothing.
 #
 #   scripts/parity-gaps.sh [DOCUMENT]
