@@ -11,7 +11,7 @@ use crate::ranges::Toucher;
 use crate::region::{Foreign, HostEntry, Region, with_state};
 use crate::stats::Rule;
 use crate::stream::{Held, Later, Stream, StreamKind};
-use crate::submit::Access;
+use crate::submit::{Access, Taken};
 use crate::tracker::{Settled, Tracker};
 use simtile_sync::EXCLUSIVE;
 use simtile_sync::atomic::Ordering;
@@ -232,9 +232,9 @@ impl<B: Backend> Tracker<B> {
         loop {
             let later = Later::new(inner);
             // no site: everybody else is refused while it is exported; it is the way to the data.
-            let mut guard = region.guard.lock(EXCLUSIVE);
+            let mut taken = Taken { guard: region.guard.lock(EXCLUSIVE), first: 0, end: 1 };
             let Some(mut held) = Held::try_new(inner, &stream.inner, &later) else {
-                drop(guard);
+                drop(taken);
                 drop(Held::wait(inner, &stream.inner, &later));
                 continue;
             };
@@ -245,12 +245,12 @@ impl<B: Backend> Tracker<B> {
             if state.capture.is_some() {
                 return Err(SubmitError::Capturing);
             }
-            let shared = with_state(&mut guard, |region| region.foreign == Foreign::Shared);
+            let shared = with_state(&mut taken.guard, |region| region.foreign == Foreign::Shared);
             let mode = if shared { Mode::Read } else { Mode::Write };
             let access = Access::whole(region, mode);
             state.last_used = state.open;
             let stamp = Stamp { axis: stream.inner.axis, epoch: state.open };
-            inner.stamp(&stream.inner, state, &[&access], core::slice::from_mut(&mut guard), 0);
+            inner.stamp(&stream.inner, state, &[&access], core::slice::from_mut(&mut taken), 0);
             if site!(SealExportReturn) {
                 inner.seal_epoch(&stream.inner, state, stamp.epoch);
             }

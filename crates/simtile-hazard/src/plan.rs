@@ -10,7 +10,7 @@ use crate::ranges::{Entry, Touched, Toucher, Why};
 use crate::region::{Foreign, RegionGuard, RegionState, with_state};
 use crate::stats::Rule;
 use crate::stream::{StreamInner, StreamState};
-use crate::submit::{Access, Options, Policy, by_region};
+use crate::submit::{Access, Options, Policy, Taken};
 use crate::tracker::Inner;
 use simtile_sync::atomic::Ordering;
 use smallvec::SmallVec;
@@ -56,20 +56,19 @@ impl<B: Backend> Inner<B> {
         stream: &StreamInner<B>,
         state: &StreamState<B>,
         list: &[&Access<'_>],
-        guards: &mut [RegionGuard<'_>],
+        guards: &mut [Taken<'_>],
         options: &Options,
         plan: &mut Plan,
     ) -> Result<(), SubmitError<B>> {
-        let mut first = 0;
-        for (accesses, guard) in by_region(list).zip(guards) {
-            for (within, access) in accesses.iter().enumerate() {
-                // What one stream alone uses is in its order anyway.
-                let quiet = guard.get_mut().is_some_and(|alone| alone.get_mut().quiet_for(stream.axis));
-                if !quiet {
-                    self.plan_access(stream, state, first + within, access, guard, options, plan)?;
-                }
+        for taken in guards {
+            // What one stream alone uses is in its order anyway.
+            if taken.guard.get_mut().is_some_and(|alone| alone.get_mut().quiet_for(stream.axis)) {
+                continue;
             }
-            first += accesses.len();
+            for (within, access) in taken.of(list).iter().enumerate() {
+                let at = taken.first as usize + within;
+                self.plan_access(stream, state, at, access, &mut taken.guard, options, plan)?;
+            }
         }
         Ok(())
     }

@@ -2,9 +2,8 @@
 
 use crate::backend::Backend;
 use crate::plan::Plan;
-use crate::region::RegionGuard;
 use crate::stream::{Held, Later, Stream};
-use crate::submit::{Access, Options};
+use crate::submit::{Access, Options, Taken};
 use crate::tracker::Tracker;
 use simtile_sync::EXCLUSIVE;
 use smallvec::SmallVec;
@@ -34,9 +33,11 @@ impl<B: Backend> Tracker<B> {
         let inner = &*self.inner;
         let later = Later::new(inner);
         let list: SmallVec<[&Access<'_>; 8]> = accesses.iter().collect();
-        let mut guards: SmallVec<[RegionGuard<'_>; 8]> =
+        let mut guards: SmallVec<[Taken<'_>; 8]> = SmallVec::new();
+        for (at, access) in (0u32..).zip(&list) {
             // no site: for benchmarks.
-            list.iter().map(|access| access.region.guard.lock(EXCLUSIVE)).collect();
+            guards.push(Taken { guard: access.region.guard.lock(EXCLUSIVE), first: at, end: at + 1 });
+        }
         let mut held = Held::wait(inner, &stream.inner, &later);
         let options = Options::default();
         let mut run = || {

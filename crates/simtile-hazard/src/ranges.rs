@@ -122,10 +122,14 @@ impl Ranges {
         }
     }
 
-    /// Whether it is one range with stamps of `axis` alone, so that a touch by `axis` has nothing to follow.
+    /// Whether there is at most one range, with stamps of `axis` alone, so that a touch by `axis` has nothing to follow.
     #[inline]
     pub(crate) fn only_of(&self, axis: AxisId) -> bool {
-        matches!(self.list.as_slice(), [only] if only.only_of(axis))
+        match self.list.as_slice() {
+            [] => true,
+            [only] => only.only_of(axis),
+            _ => false,
+        }
     }
 
     /// [`Ranges::touch`] where it only renews the stamps that `axis` has on the only range. Whether it did so.
@@ -165,11 +169,16 @@ impl Ranges {
         if start >= end {
             return;
         }
-        if let [only] = self.list.as_mut_slice()
-            && only.start == start
-            && only.end == end
-        {
-            return only.update(kind, epoch, met, who, know, report);
+        match self.list.as_mut_slice() {
+            // The first touch: nobody to meet, nothing to join.
+            [] => {
+                let entries = smallvec![Entry { axis: who.axis, epoch, kind }];
+                return self.list.push(Range { start, end, eager: 0, entries });
+            }
+            [only] if only.start == start && only.end == end => {
+                return only.update(kind, epoch, met, who, know, report);
+            }
+            _ => {}
         }
         self.touch_slow(start, end, kind, epoch, met, who, know, max_ranges, report);
     }

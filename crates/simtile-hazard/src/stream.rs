@@ -126,7 +126,17 @@ impl<'t, B: Backend> Later<'t, B> {
 }
 
 impl<B: Backend> Drop for Later<'_, B> {
+    #[inline]
     fn drop(&mut self) {
+        if !self.actions.get_mut().is_empty() {
+            self.run();
+        }
+    }
+}
+
+impl<B: Backend> Later<'_, B> {
+    #[cold]
+    fn run(&mut self) {
         for action in self.actions.get_mut().drain(..) {
             match action {
                 Action::Reclaim(memory, stamps) => self.inner.to_reclaimer(memory, stamps),

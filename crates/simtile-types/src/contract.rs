@@ -330,7 +330,28 @@ impl DeviceLaunchLimits {
     ///
     /// # Errors
     /// A zero axis, an axis above its limit, or too many threads in a block.
+    #[inline]
     pub fn check(&self, kernel: &'static str, config: &LaunchConfig) -> Result<(), LaunchContractError> {
+        let within = |shape: Shape, limits: Shape| {
+            // Zero wraps around to the largest number.
+            let axis = |value: u32, limit: u32| value.wrapping_sub(1) < limit;
+            axis(shape.0, limits.0) & axis(shape.1, limits.1) & axis(shape.2, limits.2)
+        };
+        let threads =
+            |(x, y, z): Shape| u64::from(x).saturating_mul(u64::from(y)).saturating_mul(u64::from(z));
+        if within(config.grid_dim, self.max_grid_dim)
+            && within(config.block_dim, self.max_block_dim)
+            && threads(config.block_dim) <= u64::from(self.max_threads_per_block)
+            && product(config.grid_dim).is_some()
+        {
+            return Ok(());
+        }
+        self.explain(kernel, config)
+    }
+
+    /// [`DeviceLaunchLimits::check`], with what is wrong.
+    #[cold]
+    fn explain(&self, kernel: &'static str, config: &LaunchConfig) -> Result<(), LaunchContractError> {
         use LaunchContractError as E;
         for (dimension, shape, limits) in [
             (LaunchDimension::Grid, config.grid_dim, self.max_grid_dim),

@@ -72,6 +72,9 @@ struct Block {
 const KEPT: usize = 8;
 const KEPT_PLACES: usize = 256;
 
+/// Slots that a block has at least, once it has any.
+const LEAST_SLOTS: usize = 8;
+
 thread_local! {
     #[allow(clippy::vec_box, reason = "the boxes are handed out as they are")]
     static BLOCKS: RefCell<Vec<Box<Block>>> = const { RefCell::new(Vec::new()) };
@@ -86,7 +89,13 @@ impl Block {
         kept.unwrap_or_default()
     }
 
-    /// Keeps an emptied one.
+    /// Makes room for so many bytes.
+    #[cold]
+    fn grow(&mut self, bytes: usize) {
+        self.slots.resize(bytes.div_ceil(size_of::<Slot>()).max(LEAST_SLOTS), EMPTY);
+    }
+
+    /// Keeps an emptied one. (Its slots stay: nobody reads what was not written again.)
     #[inline]
     fn keep(self: Box<Self>) {
         if self.places.capacity() > KEPT_PLACES || self.slots.capacity() > KEPT_PLACES {
@@ -111,7 +120,6 @@ impl Drop for LaunchArgs<'_> {
     fn drop(&mut self) {
         // SAFETY: taken once, here; nobody sees the field afterwards.
         let mut block = unsafe { ManuallyDrop::take(&mut self.block) };
-        block.slots.clear();
         block.used = 0;
         block.places.clear();
         block.touches.clear();
@@ -159,7 +167,9 @@ impl<'a> LaunchArgs<'a> {
         let block = &mut **self.block;
         // Drivers copy arguments byte by byte, so alignment above a slot's own does not matter.
         let offset = block.used.next_multiple_of(align_of::<T>().min(align_of::<Slot>()));
-        block.slots.resize((offset + size).div_ceil(size_of::<Slot>()), EMPTY);
+        if offset + size > block.slots.len() * size_of::<Slot>() {
+            block.grow(offset + size);
+        }
         let target = block.slots.as_mut_ptr().cast::<MaybeUninit<u8>>().wrapping_add(offset);
         // SAFETY: the slots were just made large enough; padding may be uninitialised, as the slots may.
         unsafe {
@@ -252,6 +262,11 @@ impl<'a> LaunchArgs<'a> {
     /// Pointers to the arguments, as the driver takes them. It only reads behind them.
     #[inline]
     pub(crate) fn pointers(&self) -> SmallVec<[*mut c_void; 16]> {
+        let base = self.block.slots.as_ptr().cast::<u8>();
+        if self.block.boxed.is_empty() {
+            let places = self.block.places.iter();
+            return places.map(|place| base.wrapping_add(place.at as usize).cast_mut().cast()).collect();
+        }
         self.arguments().map(|argument| argument.pointer.cast_mut().cast()).collect()
     }
 

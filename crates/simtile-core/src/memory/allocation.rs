@@ -16,7 +16,7 @@ use simtile_driver::{LabelTarget, call};
 use simtile_hazard::{Access, Mode, Region};
 use simtile_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use simtile_sync::{Arc, Mutex};
-use std::sync::{OnceLock, Weak};
+use std::sync::Weak;
 
 /// Identity of an allocation: never reused, unlike its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,7 +93,7 @@ pub(crate) struct Allocation {
     slot: AtomicUsize,
     made: core::time::Duration,
     /// What holds it, for whoever has a reference and needs a handle.
-    this: OnceLock<Weak<Allocation>>,
+    this: Weak<Allocation>,
 }
 
 impl Allocation {
@@ -118,7 +118,7 @@ impl Allocation {
     ) -> Result<Arc<Self>, MemoryError> {
         let context = stream.context().clone();
         if bytes == 0 {
-            return Ok(Arc::new(Self::wrap(context, 0, 0, 0, Kind::Pooled, None)));
+            return Ok(Self::wrap(context, 0, 0, 0, Kind::Pooled, None, None));
         }
         let size = rounded(bytes).ok_or(too_large(bytes))?;
         let share = own.map(|pool| PoolShare::take(pool, size)).transpose()?;
@@ -151,9 +151,8 @@ impl Allocation {
             };
             match tried {
                 Ok((address, kind)) => {
-                    let mut made = Self::wrap(context, address, bytes, size, kind, Some(region));
-                    made.keep = share.map(Keep::Pool);
-                    let made = Arc::new(made);
+                    let keep = share.map(Keep::Pool);
+                    let made = Self::wrap(context, address, bytes, size, kind, Some(region), keep);
                     made.context.shared().memory.live.add(&made);
                     return Ok(made);
                 }
@@ -184,11 +183,8 @@ impl Allocation {
     /// The variables of a module: one byte stands for all of them.
     pub(crate) fn globals(context: &Arc<Context>, module: &str) -> Arc<Self> {
         let region = context.tracker().region(1);
-        let made = Self::wrap(context.clone(), 0, 1, 0, Kind::Globals, Some(region));
+        let made = Self::wrap(context.clone(), 0, 1, 0, Kind::Globals, Some(region), None);
         made.label.set(module);
-        let made = Arc::new(made);
-        // Nobody else has it yet.
-        let _ = made.this.set(Arc::downgrade(&made));
         made
     }
 
@@ -199,33 +195,29 @@ impl Allocation {
         size: usize,
         kind: Kind,
         region: Option<Region>,
-    ) -> Self {
+        keep: Option<Keep>,
+    ) -> Arc<Self> {
         if size > 0 && kind.is_counted() {
             add(&context.counters().live_allocations, 1);
             add(&context.counters().live_bytes, size as u64);
         }
-        Self {
+        // Made where it stays: it is large.
+        Arc::new_cyclic(|this| Self {
             id: AllocationId::next(),
             address,
             bytes,
             size,
             kind,
             region,
-            keep: None,
+            keep,
             also: Mutex::default(),
             context,
             label: Label::default(),
             owners: AtomicUsize::new(0),
             slot: AtomicUsize::new(usize::MAX),
             made: simtile_sync::time::now(),
-            this: OnceLock::new(),
-        }
-    }
-
-    /// Beside [`Allocation::wrap`].
-    pub(super) fn keeping(mut self, keep: Keep) -> Self {
-        self.keep = Some(keep);
-        self
+            this: this.clone(),
+        })
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -338,12 +330,12 @@ impl Allocation {
         }
     }
 
-    /// Another handle of it; `None` only before it has its first.
+    /// Another handle of it; `None` only once it is being dropped.
     pub(crate) fn another_owner(&self) -> Option<Owner> {
-        self.this.get().and_then(Weak::upgrade).map(Owner::another)
+        self.this.upgrade().map(Owner::another)
     }
 
-    pub(super) fn this(&self) -> &OnceLock<Weak<Allocation>> {
+    pub(super) fn this(&self) -> &Weak<Allocation> {
         &self.this
     }
 

@@ -122,10 +122,7 @@ impl Allocation {
         context.usable().on::<MemoryError>(what)?;
         if bytes == 0 {
             drop_user_value(owner);
-            return Ok((
-                Owner::first(Arc::new(Self::wrap(context.clone(), 0, 0, 0, Kind::Foreign, None))),
-                0,
-            ));
+            return Ok((Owner::first(Self::wrap(context.clone(), 0, 0, 0, Kind::Foreign, None, None)), 0));
         }
         if address == 0 || isize::try_from(bytes).is_err() {
             return Err(MemoryError::Foreign { what: what(), why: "no allocation is like that".into() });
@@ -139,8 +136,8 @@ impl Allocation {
             return Ok((known, offset));
         }
         let region = context.tracker().region(bytes as u64);
-        let made = Self::wrap(context.clone(), address, bytes, bytes, Kind::Foreign, Some(region));
-        let made = Arc::new(made.keeping(Keep::Foreign(Lent::new(context, owner))));
+        let keep = Some(Keep::Foreign(Lent::new(context, owner)));
+        let made = Self::wrap(context.clone(), address, bytes, bytes, Kind::Foreign, Some(region), keep);
         context.shared().memory.live.add(&made);
         Ok((Owner::first(made), 0))
     }
@@ -187,8 +184,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         stream.submit_tracked(&before, Submit::HANDLES, |_, _| Ok(())).map_err(|error| {
             stream.refused::<MemoryError>(error, &[], || format!("memory taken over on {stream}"))
         })?;
-        let made = Allocation::wrap(context.clone(), address, bytes, bytes, Kind::Pooled, Some(region));
-        let made = Arc::new(made);
+        let made = Allocation::wrap(context.clone(), address, bytes, bytes, Kind::Pooled, Some(region), None);
         context.shared().memory.live.add(&made);
         Ok(Self::from_owner_at(Owner::first(made), 0, len))
     }
@@ -259,9 +255,9 @@ impl Context {
     pub fn keepalive(self: &Arc<Self>, value: Box<dyn Any + Send + Sync>) -> Keepalive {
         let region = self.tracker().region(1);
         // One byte that is nowhere: only its history matters.
-        let made = Allocation::wrap(self.clone(), 0, 1, 0, Kind::Foreign, Some(region));
-        let made = made.keeping(Keep::Foreign(Lent::new(self, Some(value))));
-        Keepalive { owner: Owner::first(Arc::new(made)) }
+        let keep = Some(Keep::Foreign(Lent::new(self, Some(value))));
+        let made = Allocation::wrap(self.clone(), 0, 1, 0, Kind::Foreign, Some(region), keep);
+        Keepalive { owner: Owner::first(made) }
     }
 }
 

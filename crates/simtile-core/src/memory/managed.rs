@@ -271,7 +271,7 @@ impl Allocation {
     /// Managed memory, with undefined content that no work uses.
     fn managed(context: &Arc<Context>, bytes: usize) -> Result<Owner, MemoryError> {
         if bytes == 0 {
-            return Ok(Owner::first(Arc::new(Self::wrap(context.clone(), 0, 0, 0, Kind::Managed, None))));
+            return Ok(Owner::first(Self::wrap(context.clone(), 0, 0, 0, Kind::Managed, None, None)));
         }
         let on = || format!("{bytes} bytes of managed memory");
         let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY;
@@ -308,7 +308,7 @@ impl Allocation {
             }
         };
         let region = context.tracker().region(bytes as u64);
-        let made = Arc::new(Self::wrap(context.clone(), address, bytes, size, Kind::Managed, Some(region)));
+        let made = Self::wrap(context.clone(), address, bytes, size, Kind::Managed, Some(region), None);
         context.shared().memory.live.add(&made);
         Ok(Owner::first(made))
     }

@@ -16,8 +16,6 @@ impl Owner {
     /// The first handle of a new allocation.
     pub(crate) fn first(allocation: Arc<Allocation>) -> Self {
         allocation.owners().store(1, Ordering::Relaxed);
-        // Nobody else has it yet.
-        let _ = allocation.this().set(Arc::downgrade(&allocation));
         Self(allocation)
     }
 

@@ -222,7 +222,7 @@ impl Allocation {
     /// Pinned host memory, with undefined content that no work uses.
     fn pinned(context: &Arc<Context>, bytes: usize) -> Result<Owner, MemoryError> {
         if bytes == 0 {
-            return Ok(Owner::first(Arc::new(Self::wrap(context.clone(), 0, 0, 0, Kind::Pinned, None))));
+            return Ok(Owner::first(Self::wrap(context.clone(), 0, 0, 0, Kind::Pinned, None, None)));
         }
         let size = bytes.next_power_of_two().max(LEAST);
         let shared = context.shared();
@@ -246,8 +246,8 @@ impl Allocation {
             }
         };
         let region = context.tracker().region(bytes as u64);
-        let made = Self::wrap(context.clone(), host as u64, bytes, size, Kind::Pinned, Some(region));
-        Ok(Owner::first(Arc::new(made)))
+        let made = Self::wrap(context.clone(), host as u64, bytes, size, Kind::Pinned, Some(region), None);
+        Ok(Owner::first(made))
     }
 }
 

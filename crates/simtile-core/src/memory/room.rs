@@ -34,7 +34,7 @@ struct Slots {
 impl Live {
     pub(super) fn add(&self, allocation: &Arc<Allocation>) {
         let mut slots = self.0.lock();
-        let weak = Some(Arc::downgrade(allocation));
+        let weak = Some(allocation.this().clone());
         let slot = match slots.free.pop() {
             Some(slot) => {
                 slots.list[slot] = weak;

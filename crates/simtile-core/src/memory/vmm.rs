@@ -473,8 +473,8 @@ impl Allocation {
     pub(super) fn mapped_at(mapped: Mapped, address: CUdeviceptr, bytes: usize) -> Owner {
         let context = mapped.range.context.clone();
         let region = context.tracker().region(bytes as u64);
-        let made = Self::wrap(context.clone(), address, bytes, bytes, Kind::Mapped, Some(region));
-        let made = Arc::new(made.keeping(Keep::Mapped(mapped)));
+        let keep = Some(Keep::Mapped(mapped));
+        let made = Self::wrap(context.clone(), address, bytes, bytes, Kind::Mapped, Some(region), keep);
         context.shared().memory.live.add(&made);
         Owner::first(made)
     }

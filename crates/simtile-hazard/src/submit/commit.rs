@@ -1,6 +1,6 @@
 //! Step 7: stamp, then enqueue, then the seals that cannot wait.
 
-use super::{Access, Guards, Options, Outside, Policy, Stop, Submitted, WaitNote, by_region};
+use super::{Access, Guards, Options, Outside, Policy, Stop, Submitted, Taken, WaitNote};
 use crate::backend::Backend;
 use crate::error::{Step, SubmitError};
 use crate::event::EventRef;
@@ -75,55 +75,66 @@ impl<B: Backend> Inner<B> {
         stream: &StreamInner<B>,
         state: &StreamState<B>,
         list: &[&Access<'_>],
-        guards: &mut [RegionGuard<'_>],
+        guards: &mut [Taken<'_>],
         met: u64,
     ) -> bool {
         let mut report = Touched::default();
-        let mut first = 0;
-        for (accesses, guard) in by_region(list).zip(guards) {
-            for (within, access) in accesses.iter().enumerate() {
-                if is_planted(Bug::StampNotWritten) && first + within + 1 == list.len() {
+        for taken in guards {
+            for (within, access) in taken.of(list).iter().enumerate() {
+                let at = taken.first as usize + within;
+                if is_planted(Bug::StampNotWritten) && at + 1 == list.len() {
                     continue;
                 }
                 let kind = Kind::new(access.mode, access.start, stream.device);
                 if kind == Kind::WRITE {
                     access.region.written_by(stream.axis);
                 }
-                let met = met >> (first + within).min(63) & 1 != 0;
+                let (axis, epoch) = (stream.axis, state.open);
+                let (start, end) = (access.start, access.end);
                 // (What has met another stream's stamps does not get through here: those are there.)
-                if let Some(alone) = guard.get_mut()
-                    && alone.get_mut().ranges.touch_again(
-                        access.start,
-                        access.end,
-                        kind,
-                        stream.axis,
-                        state.open,
-                    )
+                let alone = taken.guard.get_mut();
+                if !alone
+                    .is_some_and(|alone| alone.get_mut().ranges.touch_again(start, end, kind, axis, epoch))
                 {
-                    continue;
+                    let met = met >> at.min(63) & 1 != 0;
+                    self.stamp_slow(stream, state, access, kind, met, &mut taken.guard, &mut report);
                 }
-                let who = Toucher { axis: stream.axis, frontier: &state.frontier };
-                with_state(guard, |region| {
-                    region.ranges.touch(
-                        access.start,
-                        access.end,
-                        kind,
-                        state.open,
-                        met,
-                        &who,
-                        &self.axes,
-                        self.config.max_ranges,
-                        &mut report,
-                    )
-                });
             }
-            first += accesses.len();
         }
         let seal = core::mem::take(&mut report.seal);
         if report != Touched::default() {
             self.count_touch(&report);
         }
         seal
+    }
+
+    /// [`Inner::stamp`] for one access that changes more than the epoch of a stamp. Apart, so that the others stay short.
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
+    fn stamp_slow(
+        &self,
+        stream: &StreamInner<B>,
+        state: &StreamState<B>,
+        access: &Access<'_>,
+        kind: Kind,
+        met: bool,
+        guard: &mut RegionGuard<'_>,
+        report: &mut Touched,
+    ) {
+        let who = Toucher { axis: stream.axis, frontier: &state.frontier };
+        with_state(guard, |region| {
+            region.ranges.touch(
+                access.start,
+                access.end,
+                kind,
+                state.open,
+                met,
+                &who,
+                &self.axes,
+                self.config.max_ranges,
+                report,
+            )
+        });
     }
 
     /// The seals that follow a submission. The event right behind it, if there is one.

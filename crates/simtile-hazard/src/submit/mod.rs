@@ -15,7 +15,7 @@ use crate::mode::Kind;
 use crate::mutate::site;
 use crate::plan::Plan;
 use crate::planted::{Bug, is_planted};
-use crate::region::RegionGuard;
+use crate::region::{Region, RegionGuard};
 use crate::stats::Rule;
 use crate::stream::{Held, Later, Stream, StreamInner};
 use crate::tracker::{Inner, Tracker};
@@ -39,14 +39,39 @@ impl<B: Backend> From<SubmitError<B>> for Stop<B> {
     }
 }
 
-type Guards<'a> = SmallVec<[RegionGuard<'a>; 8]>;
-type Accesses<'a> = SmallVec<[&'a Access<'a>; 8]>;
-
-/// The accesses of each region: a guard for each, in this order.
-#[inline]
-pub(crate) fn by_region<'l, 'a>(list: &'l [&'a Access<'a>]) -> impl Iterator<Item = &'l [&'a Access<'a>]> {
-    list.chunk_by(|a, b| core::ptr::eq(a.region, b.region))
+/// A region of a submission, held.
+pub(crate) struct Taken<'a> {
+    pub guard: RegionGuard<'a>,
+    /// Where its accesses are in the list, which has them one after another.
+    pub first: u32,
+    pub end: u32,
 }
+
+impl Taken<'_> {
+    /// The region of `list[first]`, before its guard is taken: where its accesses end, and the kind that covers them all.
+    #[inline]
+    fn extent(list: &[&Access<'_>], first: usize, device: u16) -> (usize, Kind) {
+        let access = list[first];
+        let mut kind = Kind::new(access.mode, access.start, device);
+        let mut end = first + 1;
+        while let Some(more) = list.get(end)
+            && core::ptr::eq(more.region, access.region)
+        {
+            kind = kind.join(Kind::new(more.mode, more.start, device));
+            end += 1;
+        }
+        (end, kind)
+    }
+
+    /// Its accesses.
+    #[inline]
+    pub(crate) fn of<'l, 'a>(&self, list: &'l [&'a Access<'a>]) -> &'l [&'a Access<'a>] {
+        &list[self.first as usize..self.end as usize]
+    }
+}
+
+type Guards<'a> = SmallVec<[Taken<'a>; 8]>;
+type Accesses<'a> = SmallVec<[&'a Access<'a>; 8]>;
 
 impl<B: Backend> Tracker<B> {
     /// Submits: orders, stamps, calls `enqueue`. Waits only for permits and for other threads' submissions, holding nothing.
@@ -156,7 +181,7 @@ impl<B: Backend> Inner<B> {
             self.admit(stream, own.state(), options)?;
             self.seal_before_outside(stream, own.state(), options)?;
             // Held from the plan to the stamp. (The mutation check gives them up in between.)
-            let exclusive = guards.iter().any(|guard| guard.is_exclusive());
+            let exclusive = guards.iter().any(|taken| taken.guard.is_exclusive());
             let held = if exclusive { site!(GuardExclusive) } else { site!(GuardShared) };
             let held = held && !is_planted(Bug::GuardNotTaken);
             if !held {
@@ -181,25 +206,34 @@ impl<B: Backend> Inner<B> {
         patient: bool,
         guards: &mut Guards<'a>,
     ) -> Result<(), Stop<B>> {
-        for accesses in by_region(list) {
-            let kinds = accesses.iter().map(|access| Kind::new(access.mode, access.start, stream.device));
-            let Some(kind) = kinds.reduce(Kind::join) else { continue };
-            let region = accesses[0].region;
+        let mut first = 0;
+        while first < list.len() {
+            let (end, kind) = Taken::extent(list, first, stream.device);
+            let region = list[first].region;
             let group = region.group(kind, stream.axis);
             // no site: `attempt` has two: guards must last from the plan to the stamp.
             let guard = match region.guard.try_lock(group) {
                 Some(guard) => guard,
-                None => {
-                    self.stats.fire(Rule::GuardBusy);
-                    if !patient {
-                        return Err(Stop::Region);
-                    }
-                    // no site: as above.
-                    region.guard.lock(group)
-                }
+                None => self.wait_for_guard(region, group, patient)?,
             };
-            guards.push(guard);
+            guards.push(Taken { guard, first: first as u32, end: end as u32 });
+            first = end;
         }
         Ok(())
+    }
+
+    #[cold]
+    fn wait_for_guard<'a>(
+        &self,
+        region: &'a Region,
+        group: u32,
+        patient: bool,
+    ) -> Result<RegionGuard<'a>, Stop<B>> {
+        self.stats.fire(Rule::GuardBusy);
+        if !patient {
+            return Err(Stop::Region);
+        }
+        // no site: as above.
+        Ok(region.guard.lock(group))
     }
 }
