@@ -205,6 +205,16 @@ impl<B: Backend> Capture<B> {
         Ok(())
     }
 
+    /// The timelines of its streams, the origin's first.
+    pub fn axes(&self) -> Vec<AxisId> {
+        self.world.lock().members.iter().map(|member| member.stream.axis).collect()
+    }
+
+    /// Whether the stream is one of its streams.
+    pub fn has(&self, stream: &Stream<B>) -> bool {
+        self.world.lock().members.iter().any(|member| member.stream.axis == stream.inner.axis)
+    }
+
     /// Captures work on one of the capture's streams, ordered against the rest of the capture.
     ///
     /// # Errors

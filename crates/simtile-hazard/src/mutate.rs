@@ -21,7 +21,7 @@ sites! {
     // Guards and locks
     GuardShared, GuardExclusive, GuardHost, GuardExport, OrderBeforeEnqueue,
     // Bumps and seals
-    Bump, BumpCapture, BumpSync, SealForeign, SealAgain, SealCheckpoint, SealEager, SealTainted, SealReject, SealAsked,
+    Bump, BumpCapture, BumpSync, SealForeign, SealAgain, SealCheckpoint, SealEager, SealTainted, SealReject, SealAsked, SealMark,
     SealBeforeOutside, SealBeforeWait, SealTail, SealCapture, SealReclaim, SealExportReturn,
     // Merges
     MergeWait, MergeSelf, MergeCapture, MergeComplete, MergeFold,

@@ -59,6 +59,8 @@ pub(crate) struct StreamState<B: Backend> {
     pub issued: u64,
     /// Context permits held.
     pub leased: u64,
+    /// Records behind no work since all of them were known to have fired.
+    pub marks: u64,
     pub frontier: Frontier,
     pub capture: Option<u64>,
     /// Records that failed in a row.
@@ -77,6 +79,7 @@ impl<B: Backend> StreamState<B> {
             unsealed: 0,
             issued: 0,
             leased: 0,
+            marks: 0,
             frontier: Frontier::default(),
             capture: None,
             failures: 0,

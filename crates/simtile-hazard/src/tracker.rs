@@ -30,6 +30,8 @@ pub struct Config {
     pub max_readers: usize,
     /// Streams that may sit in a wait-value.
     pub max_wait_values: usize,
+    /// Marks of a stream that may be unanswered with nothing submitted in between: the next one shares the newest event.
+    pub max_marks: u64,
     /// Free events to keep at hand.
     pub event_reserve: usize,
 }
@@ -43,6 +45,7 @@ impl Default for Config {
             max_ranges: 64,
             max_readers: 16,
             max_wait_values: 4,
+            max_marks: 64,
             event_reserve: 16,
         }
     }

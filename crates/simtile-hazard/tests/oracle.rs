@@ -66,6 +66,18 @@ fn random_programs_obey_the_oracle() {
 }
 
 #[test]
+fn random_programs_with_marks_obey_the_oracle() {
+    let programs = number("SIMTILE_HAZARD_PROGRAMS").map_or(1_000, |programs| programs / 4);
+    let mut marks = 0;
+    for seed in 0..programs {
+        let (program, violations) = Program::run(Space::Marked, seed, false);
+        assert!(violations.is_empty(), "{:?}, seed {seed}: {violations:#?}", Space::Marked);
+        marks += program.tracker.stats().get(Rule::SealAsked);
+    }
+    assert!(marks > programs, "{marks} marks in {programs} programs");
+}
+
+#[test]
 fn on_one_stream_there_is_no_wait_and_no_event_besides_checkpoints() {
     let programs = number("SIMTILE_HAZARD_PROGRAMS").map_or(400, |programs| programs / 10);
     let mut checkpoints = 0;

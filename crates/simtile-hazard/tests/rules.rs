@@ -16,6 +16,8 @@ mod failing;
 mod lifetime;
 #[path = "rules/locks.rs"]
 mod locks;
+#[path = "rules/marks.rs"]
+mod marks;
 #[path = "rules/order.rs"]
 mod order;
 #[path = "rules/streams.rs"]

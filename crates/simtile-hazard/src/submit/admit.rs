@@ -1,7 +1,7 @@
 //! Step 3: whether the stream takes the work now; and what has to be sealed before work that may wait for the outside.
 
 use super::{Options, Outside, Stop};
-use crate::axis::FAILED;
+use crate::axis::{AxisSlot, FAILED};
 use crate::backend::Backend;
 use crate::error::{Step, SubmitError};
 use crate::ids::Stamp;
@@ -19,6 +19,29 @@ impl<B: Backend> Inner<B> {
         state: &mut StreamState<B>,
         options: &Options,
     ) -> Result<(), Stop<B>> {
+        let slot = self.takes_work(stream, state, options)?;
+        let in_flight = state.issued - slot.retired();
+        if in_flight >= self.config.stream_permits && site!(PermitStream) {
+            return Err(Stop::Full { context: false });
+        }
+        if in_flight >= state.leased && site!(PermitContext) {
+            let lot = self.permits.lease();
+            if lot == 0 {
+                return Err(Stop::Full { context: true });
+            }
+            state.leased += lot;
+        }
+        Ok(())
+    }
+
+    /// Whether the stream takes anything now, room aside.
+    #[inline]
+    pub(super) fn takes_work(
+        &self,
+        stream: &StreamInner<B>,
+        state: &StreamState<B>,
+        options: &Options,
+    ) -> Result<&AxisSlot<B>, Stop<B>> {
         let slot = match self.axes.get(stream.axis) {
             Some(slot) if state.handle.is_some() => slot,
             _ => return Err(SubmitError::Closed.into()),
@@ -34,25 +57,14 @@ impl<B: Backend> Inner<B> {
         if stream.kind.tainted() {
             self.admit_tainted(stream, state, options)?;
         }
-        let in_flight = state.issued - slot.retired();
-        if in_flight >= self.config.stream_permits && site!(PermitStream) {
-            return Err(Stop::Full { context: false });
-        }
-        if in_flight >= state.leased && site!(PermitContext) {
-            let lot = self.permits.lease();
-            if lot == 0 {
-                return Err(Stop::Full { context: true });
-            }
-            state.leased += lot;
-        }
-        Ok(())
+        Ok(slot)
     }
 
     #[cold]
     fn admit_tainted(
         &self,
         stream: &StreamInner<B>,
-        state: &mut StreamState<B>,
+        state: &StreamState<B>,
         options: &Options,
     ) -> Result<(), Stop<B>> {
         if let StreamKind::PerThread(owner) = stream.kind

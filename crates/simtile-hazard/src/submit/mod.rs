@@ -4,6 +4,7 @@ mod admit;
 mod collect;
 mod commit;
 mod follow;
+mod mark;
 mod request;
 
 pub(crate) use collect::collect;

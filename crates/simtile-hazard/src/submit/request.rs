@@ -45,8 +45,8 @@ pub enum Policy {
     Unchecked,
 }
 
-/// Whether the work may wait for something outside the streams.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// Whether the work may wait for something outside the streams. Of several pieces that are queued as one, the greatest counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum Outside {
     /// It runs to its end alone.
     #[default]

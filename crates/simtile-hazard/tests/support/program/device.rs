@@ -62,6 +62,25 @@ impl Program {
         }
     }
 
+    /// Somebody asks for the end of a stream.
+    pub(super) fn mark(&self) {
+        let Some(stream) = self.a_stream() else { return };
+        let thread = self.world().thread;
+        // Who interrupts another may find its locks taken, and does not wait for them.
+        let waits = self.depth.get() == 0 && self.chance(30);
+        let marked = match waits {
+            true => self.tracker.mark(&stream.stream, thread),
+            false => self.tracker.try_mark(&stream.stream, thread),
+        };
+        let Ok(event) = marked else { return };
+        self.stamps.borrow_mut().push(event.stamp());
+        if self.chance(50) {
+            self.events.borrow_mut().push(event);
+        } else {
+            let _ = self.tracker.query(&event);
+        }
+    }
+
     pub(super) fn observe_event(&self) {
         let event = self.take_one(&self.events);
         if let Some(event) = event {

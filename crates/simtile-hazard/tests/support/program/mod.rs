@@ -23,6 +23,8 @@ pub enum Space {
     /// Also synchronisations that take a while, both halves of a region in one submission, and failing queries, host
     /// waits and ends of captures.
     Wide,
+    /// As the wide one, and marks.
+    Marked,
     /// One stream, several threads, nobody waits for anything.
     Single,
 }
@@ -54,6 +56,7 @@ impl Profile {
             max_ranges: if strict { 64 } else { [3, 8, 64][rng.below(3)] },
             max_readers: [2, 16][rng.below(2)],
             max_wait_values: [1, 4][rng.below(2)],
+            max_marks: 2,
             event_reserve: [0, 4, 16][rng.below(3)],
             checkpoint: [3, 32][rng.below(2)],
         };
@@ -125,7 +128,7 @@ impl Program {
         let profile = Profile::of(&mut rng, space);
         let tracker = Tracker::new(Mock::new(at_call), profile.config);
         tracker.backend().world.lock().strict = profile.strict;
-        tracker.backend().world.lock().all_calls_fail = space == Space::Wide;
+        tracker.backend().world.lock().all_calls_fail = matches!(space, Space::Wide | Space::Marked);
         Rc::new(Self {
             tracker,
             profile,
@@ -221,8 +224,9 @@ impl Program {
     /// One operation of one logical thread.
     fn step(&self) {
         match self.profile.space {
-            Space::Wide if self.chance(6) => self.step_wide(),
-            Space::First | Space::Wide => self.step_first(),
+            Space::Marked if self.chance(10) => self.mark(),
+            Space::Wide | Space::Marked if self.chance(6) => self.step_wide(),
+            Space::First | Space::Wide | Space::Marked => self.step_first(),
             Space::Single => match self.below(20) {
                 0..=13 => self.submit(),
                 14..=15 => self.advance(),
