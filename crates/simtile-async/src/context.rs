@@ -45,11 +45,6 @@ impl ExecutionContext {
         self.pool()
     }
 
-    /// The capture, if nobody else has it.
-    pub(crate) fn into_recording(self) -> Option<Recording> {
-        Arc::into_inner(self.recording?)
-    }
-
     /// The capture that goes on, and the stream on which memory is made meanwhile.
     pub(crate) fn capture(&self) -> Option<(&Capture, &Arc<Stream>)> {
         match self.recording.as_deref()? {

@@ -71,9 +71,15 @@ pub(crate) fn sync<Op: DeviceOp>(
     open(output)
 }
 
-/// The end of everything that the stream was given so far.
+/// The end of everything that the stream was given so far. Takes no room in the queues.
 pub(crate) fn mark(execution: &ExecutionContext) -> Result<Submission, OpError> {
     Ok(execution.stream().submit().awaited().order_only()?)
+}
+
+/// As [`mark`], in a poll: not now, if another thread is submitting.
+pub(crate) fn poll_mark(execution: &ExecutionContext, waker: &Waker) -> Poll<Result<Submission, OpError>> {
+    let marked = execution.stream().submit().awaited().no_wait().order_only();
+    SubmitContext::task(execution, waker).settle(marked)
 }
 
 /// Opens an output whose work has finished, all of it at once.

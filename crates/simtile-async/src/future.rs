@@ -25,6 +25,8 @@ pub struct DeviceFuture<Op: DeviceOp> {
 enum State<Op: DeviceOp> {
     /// Not, or not wholly, submitted.
     Submitting(Op),
+    /// Submitted, with no event behind it yet.
+    Marking(Op::Output),
     /// Submitted.
     Running {
         output: Op::Output,
@@ -57,7 +59,7 @@ impl<Op: DeviceOp> DeviceFuture<Op> {
         self
     }
 
-    /// Where it runs; `None` if it failed before that was known.
+    /// Where it will run; `None` once it has been submitted, or if it failed before that was known.
     pub fn execution(&self) -> Option<&ExecutionContext> {
         self.execution.as_ref()
     }
@@ -82,21 +84,38 @@ impl<Op: DeviceOp> DeviceFuture<Op> {
     }
 
     fn submit(&mut self, waker: &core::task::Waker) -> Poll<()> {
-        let State::Submitting(op) = &mut self.state else { return Poll::Ready(()) };
+        if !matches!(self.state, State::Submitting(_) | State::Marking(_)) {
+            return Poll::Ready(());
+        }
         let Some(execution) = &self.execution else {
             self.state = State::Failed(OpError::NoRuntime);
             return Poll::Ready(());
         };
-        let submitted = match drive::poll(op, &mut SubmitContext::task(execution, waker)) {
+        if let State::Submitting(op) = &mut self.state {
+            match drive::poll(op, &mut SubmitContext::task(execution, waker)) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(output)) => self.state = State::Marking(output),
+                Poll::Ready(Err(error)) => {
+                    self.state = State::Failed(error);
+                    return Poll::Ready(());
+                }
+            }
+        }
+        // The event behind the work: whoever waits for an epoch seals it. It takes no room, so a poll that has submitted its
+        // work waits for nothing.
+        let done = match drive::poll_mark(execution, waker) {
             Poll::Pending => return Poll::Pending,
-            Poll::Ready(submitted) => submitted,
+            Poll::Ready(done) => done,
         };
-        // The event behind the work: whoever waits for an epoch seals it.
-        let next = submitted.and_then(|output| match drive::mark(execution) {
-            Ok(done) => Ok(State::Running { output, done, ticket: None }),
-            Err(error) => Err(error),
-        });
-        self.state = next.unwrap_or_else(State::Failed);
+        self.state = match (core::mem::replace(&mut self.state, State::Finished), done) {
+            (State::Marking(output), Ok(done)) => {
+                // From here on the work alone needs the stream. A future that is forgotten does not keep it open.
+                self.execution = None;
+                State::Running { output, done, ticket: None }
+            }
+            (_, Err(error)) => State::Failed(error),
+            (other, Ok(_)) => other,
+        };
         Poll::Ready(())
     }
 
@@ -174,7 +193,9 @@ impl<Op: DeviceOp> DeviceFuture<Op> {
             State::Failed(error) => return Poll::Ready(Err(error)),
             State::Running { output, .. } | State::Opening(output) => output,
             // `submit` leaves no such state.
-            State::Submitting(_) | State::Finished => return Poll::Ready(Err(OpError::Finished)),
+            State::Submitting(_) | State::Marking(_) | State::Finished => {
+                return Poll::Ready(Err(OpError::Finished));
+            }
         };
         match output.poll_ready(&mut HostBudget::new(HostBudget::POLL)) {
             Poll::Pending => {
@@ -200,6 +221,7 @@ impl<Op: DeviceOp> core::fmt::Debug for DeviceFuture<Op> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let state = match &self.state {
             State::Submitting(_) => "not submitted",
+            State::Marking(_) => "submitted",
             State::Running { .. } => "running",
             State::Opening(_) => "opening",
             State::Failed(_) => "failed",

@@ -233,12 +233,22 @@ fn record<T>(
     stream: &Arc<Stream>,
     run: impl FnOnce(&ExecutionContext) -> Result<T, OpError>,
 ) -> Result<(CapturedGraph, T), OpError> {
-    let recording = Recording::begin(stream)?;
-    let execution = ExecutionContext::recording(stream, recording);
-    let output = run(&execution)?;
-    match execution.into_recording() {
-        Some(Recording::Capture { capture, .. }) => Ok((capture.finish()?, output)),
-        _ => Err(OpError::Graph { what: "an operation kept the capture beyond its end".into() }),
+    let scope = Scope(Recording::begin(stream)?);
+    let output = run(&ExecutionContext::recording(stream, scope.0.clone()))?;
+    match &*scope.0 {
+        Recording::Capture { capture, .. } => Ok((capture.end()?, output)),
+        Recording::Pass { .. } => Err(OpError::Graph { what: "a chain is no capture".into() }),
+    }
+}
+
+/// A capture that ends with this, also if an operation kept its context: that records nothing from then on.
+struct Scope(Arc<Recording>);
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        if let Recording::Capture { capture, .. } = &*self.0 {
+            capture.abandon();
+        }
     }
 }
 
@@ -282,8 +292,11 @@ impl GraphScope<'_> {
     /// Kernels that set the condition are recorded before it in this scope, or in the body. Memory that is made in the body belongs to
     /// the graph.
     ///
+    /// A body may have conditional nodes of its own, also with conditions of the scopes around it.
+    ///
     /// # Errors
-    /// What `run` gives; the driver's: a body has kernels, copies and fills, and no conditional nodes of its own.
+    /// What `run` gives; the driver's: a body has kernels, copies, fills, graphs of those and conditional nodes. The capture fails in any case
+    /// then, whatever becomes of the error.
     pub fn conditional<T>(
         &self,
         condition: &Condition,
@@ -292,9 +305,14 @@ impl GraphScope<'_> {
     ) -> Result<T, OpError> {
         let (capture, outside, stream) = self.capture()?;
         // Its stream is free: what it records waits for nothing outside, and is ordered as a whole.
-        let (body, output) =
-            record(outside, |execution| run(&GraphScope { execution, thread: core::marker::PhantomData }))?;
-        capture.submit(stream).conditional(condition, kind, &body)?;
+        let stream_of_memory = outside.context().new_stream()?;
+        let body = Box::new(capture.begin_body(condition, kind, outside)?);
+        let scope = Scope(Arc::new(Recording::Capture { capture: body, outside: stream_of_memory }));
+        let execution = ExecutionContext::recording(outside, scope.0.clone());
+        let output = run(&GraphScope { execution: &execution, thread: core::marker::PhantomData })?;
+        if let Recording::Capture { capture: body, .. } = &*scope.0 {
+            capture.end_body(stream, body)?;
+        }
         Ok(output)
     }
 

@@ -362,3 +362,25 @@ fn staging_is_reused_and_bounded() {
     assert!(context.stats().staging_bytes <= 64 << 20);
     assert_eq!(buffer.range_to_vec(&stream, 998..1002).unwrap(), [2, 2, 0, 0]);
 }
+
+/// M8: lengths near the end of the address space are refused, not wrapped.
+#[test]
+fn a_landing_refuses_lengths_that_no_block_has() {
+    let (_sim, context, _stream) = start();
+    for lengths in [vec![usize::MAX], vec![8, usize::MAX - 4], vec![usize::MAX / 2 + 1, usize::MAX / 2 + 1]] {
+        let mut landing = simtile_core::HostLanding::<u32>::new("a source", 4).unwrap();
+        for &bytes in &lengths {
+            context.make_staging_block(64).unwrap();
+            landing.push(context.try_staging_block(64).unwrap().unwrap(), bytes);
+        }
+        assert_eq!(landing.queued(), lengths.iter().fold(0usize, |sum, n| sum.saturating_add(*n)));
+        let refused = loop {
+            match landing.land() {
+                Ok(landed) => assert!(landed && landing.pieces() > 0),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, MemoryError::OutOfRange { len: 16, .. }), "{refused}");
+        assert!(landing.finish().is_err());
+    }
+}

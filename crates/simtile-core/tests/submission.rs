@@ -348,3 +348,62 @@ fn a4_out_of_memory_waits_for_what_is_running_and_names_holders() {
     });
     drop(held);
 }
+
+/// A1: forgetting leaks nothing but the values inside: neither stream nor context is kept open.
+#[test]
+fn a_forgotten_submission_keeps_neither_stream_nor_context_open() {
+    let sim = sim(1);
+    let context = simtile_core::Device::new(sim.driver(), 0).unwrap().create_context().unwrap();
+    let stream = context.new_stream().unwrap();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 16).unwrap();
+    let gate = sim.gate(stream.cu_stream()).unwrap();
+    let done = stream.submit().fill(&mut buffer, 1).unwrap();
+    let marked = stream.submit().awaited().order_only().unwrap();
+    assert_eq!((done.stream_id(), marked.stream_id()), (stream.id(), stream.id()));
+    std::mem::forget((done.clone(), marked.clone()));
+    drop((buffer, stream, context));
+    // What is kept still tells, from the context as long as it is there.
+    assert!(!done.is_complete().unwrap() && !marked.is_complete().unwrap());
+    let waiting = std::thread::spawn({
+        let done = done.clone();
+        move || done.wait()
+    });
+    assert_eq!(sim.holdings().contexts, 1, "the work still runs");
+    gate.open();
+    waiting.join().unwrap().unwrap();
+    assert!(simtile_core::drain_background(SOON));
+    let held = sim.holdings();
+    assert_eq!((held.contexts, held.streams, held.device_bytes), (0, 0, 0));
+    // And by itself afterwards.
+    for done in [done, marked] {
+        assert!(done.is_complete().unwrap());
+        done.wait().unwrap();
+        assert!(format!("{done:?}").contains("complete"));
+    }
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}
+
+/// A2 and permits: a stream of questions has all its room, and a full one answers them.
+#[test]
+fn questions_take_no_room_in_the_queues() {
+    let (sim, _context, stream) = start();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 16).unwrap();
+    stream.synchronize().unwrap();
+    let gate = sim.gate(stream.cu_stream()).unwrap();
+    for _ in 0..600 {
+        assert!(!stream.is_complete().unwrap());
+        assert!(!stream.submit().awaited().no_wait().order_only().unwrap().is_complete().unwrap());
+    }
+    for _ in 0..512 {
+        stream.submit().no_wait().fill(&mut buffer, 1).unwrap();
+    }
+    let full = stream.submit().no_wait().fill(&mut buffer, 1).unwrap_err();
+    assert!(full.to_string().contains("in flight"), "{full}");
+    assert!(!stream.is_complete().unwrap());
+    // Also the forms that may wait for the device do not wait for room.
+    let end = stream.submit().awaited().order_only().unwrap();
+    gate.open();
+    end.wait().unwrap();
+    assert!(stream.is_complete().unwrap());
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}

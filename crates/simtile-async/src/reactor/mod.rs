@@ -79,7 +79,7 @@ static REACTORS: Worlds<Reactor> = Worlds::new();
 pub(crate) fn watch(done: &Submission, ticket: &Arc<Ticket>) {
     let reactor = REACTORS.mine();
     let mut state = reactor.state.lock();
-    let line = state.lines.entry(done.stream().id()).or_default();
+    let line = state.lines.entry(done.stream_id()).or_default();
     let at = line.waiting.partition_point(|(other, _)| other.position() <= done.position());
     line.waiting.insert(at, (done.clone(), ticket.clone()));
     reactor.ring(state);
@@ -179,13 +179,13 @@ impl Reactor {
     fn finished(&self, done: &Submission, parked: Option<u64>) {
         let mut state = self.state.lock();
         let mut tickets = Vec::new();
-        if let Some(line) = state.lines.get_mut(&done.stream().id()) {
+        if let Some(line) = state.lines.get_mut(&done.stream_id()) {
             tickets = line.take(done.position());
             if let Some(position) = parked {
                 line.parked.retain(|other| *other != position);
             }
             if line.waiting.is_empty() && line.parked.is_empty() {
-                let line = state.lines.remove(&done.stream().id());
+                let line = state.lines.remove(&done.stream_id());
                 drop(state);
                 drop(line);
             } else {
@@ -218,7 +218,7 @@ impl Reactor {
     fn park(self: &Arc<Self>, heads: &[Submission]) {
         for done in heads {
             let mut state = self.state.lock();
-            let position = match state.lines.get_mut(&done.stream().id()) {
+            let position = match state.lines.get_mut(&done.stream_id()) {
                 Some(line) if line.head().is_some_and(|head| head.position() == done.position()) => {
                     line.parked.push(done.position());
                     done.position()
@@ -228,7 +228,7 @@ impl Reactor {
             drop(state);
             if !self.parked.take(self, done.clone()) {
                 let mut state = self.state.lock();
-                if let Some(line) = state.lines.get_mut(&done.stream().id()) {
+                if let Some(line) = state.lines.get_mut(&done.stream_id()) {
                     line.parked.retain(|other| *other != position);
                 }
                 drop(state);
@@ -240,7 +240,7 @@ impl Reactor {
     /// What a parked thread of this stream waits for next.
     fn next(&self, done: &Submission) -> Option<Submission> {
         let mut state = self.state.lock();
-        let line = state.lines.get_mut(&done.stream().id())?;
+        let line = state.lines.get_mut(&done.stream_id())?;
         let next = line.head()?.clone();
         line.parked.push(next.position());
         Some(next)

@@ -308,3 +308,80 @@ fn everything_can_be_sent() {
     send(&value(1).boxed().into_future());
     futures::executor::block_on(future).unwrap();
 }
+
+/// O4: with one permit left, a poll submits its work and asks for its end without waiting for another permit: on a one-thread executor nobody
+/// would open the gate.
+#[test]
+fn a_poll_that_takes_the_last_permit_waits_for_no_other() {
+    let rig = rig();
+    let mut buffer = DeviceBuffer::from_slice(&rig.stream, &[0u32; 8]).unwrap();
+    rig.stream.synchronize().unwrap();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    let mut fits = 0;
+    while fill(&mut buffer, 1).try_enqueue_on(&rig.stream).is_ok() {
+        fits += 1;
+    }
+    assert_eq!(fits, 512);
+    gate.open();
+    rig.stream.synchronize().unwrap();
+    // On a thread of its own, so that the test ends if it does not.
+    let (tell, told) = std::sync::mpsc::channel();
+    let (sim, stream) = (rig.sim.clone(), rig.stream.clone());
+    std::thread::spawn(move || {
+        for form in 0..3 {
+            let gate = sim.gate(stream.cu_stream()).unwrap();
+            for _ in 0..511 {
+                fill(&mut buffer, 2).enqueue_on(&stream).unwrap();
+            }
+            let mut future = fill(&mut buffer, 3).map(drop).on(&stream);
+            let waker = Arc::<Count>::default();
+            match form {
+                0 => assert!(poll_once(&mut future, &waker).is_pending()),
+                1 => future.start().unwrap(),
+                _ => {}
+            }
+            assert_eq!(future.is_submitted(), form < 2);
+            // Questions are answered, however many there are, and take no permit either.
+            for _ in 0..600 {
+                assert!(!stream.is_complete().unwrap());
+            }
+            let mut idle: Vec<_> = (0..600).map(|n| value(n).on(&stream)).collect();
+            for future in &mut idle {
+                assert!(poll_once(future, &waker).is_pending());
+            }
+            gate.open();
+            futures::executor::block_on(future).unwrap();
+            for (n, future) in idle.into_iter().enumerate() {
+                assert_eq!(futures::executor::block_on(future).unwrap() as usize, n);
+            }
+        }
+        tell.send(buffer.to_vec(&stream).unwrap()).unwrap();
+    });
+    let found = told.recv_timeout(Duration::from_secs(60)).expect("no poll waits");
+    assert_eq!(found, [3; 8]);
+    rig.clean();
+}
+
+/// A1: a future that is forgotten after its submission keeps neither the stream nor the context open.
+#[test]
+fn a_forgotten_future_keeps_no_stream_open() {
+    let sim = simtile_sim::Simulator::builder().quiet().build();
+    let context = simtile_core::Device::new(sim.driver(), 0).unwrap().create_context().unwrap();
+    let stream = context.new_stream().unwrap();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 8).unwrap();
+    let gate = sim.gate(stream.cu_stream()).unwrap();
+    let mut future = fill(&mut buffer, 3).map(drop).on(&stream);
+    assert!(future.execution().is_some());
+    assert!(poll_once(&mut future, &Arc::<Count>::default()).is_pending());
+    assert!(future.execution().is_none(), "the work alone needs it");
+    std::mem::forget(future);
+    gate.open();
+    drop((buffer, stream, context));
+    assert!(simtile_core::drain_background(Duration::from_secs(10)));
+    until("the reactor's last look", || {
+        simtile_core::drain_background(Duration::from_secs(10));
+        sim.holdings().contexts == 0
+    });
+    assert_eq!((sim.holdings().streams, sim.holdings().device_bytes), (0, 0));
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use simtile_async::prelude::*;
-use simtile_async::{copy, download, fill, upload, write, zeros};
+use simtile_async::{copy, download, fill, upload, with_context, write, zeros};
 use simtile_core::{DeviceBuffer, Error, StreamError};
 use simtile_driver::Entry;
 use std::sync::Arc;
@@ -377,4 +377,53 @@ fn an_empty_scope_is_a_graph() {
     let graph = CudaGraph::scope(&rig.stream, |_| Ok(5)).unwrap();
     graph.launch().sync_on(&rig.stream).unwrap();
     assert_eq!((graph.take_output(), graph.nodes().unwrap()), (Some(5), 0));
+}
+
+/// G1: whatever kept the context of a scope, the stream is as before, and nothing is recorded later.
+#[test]
+fn a_context_that_outlives_its_scope_keeps_no_stream_and_records_nothing() {
+    let rig = rig();
+    let mut buffer = DeviceBuffer::from_slice(&rig.stream, &[0u32; 8]).unwrap();
+    for fails in [false, true] {
+        let mut kept = None;
+        let op = with_context(|execution| {
+            kept = Some(execution.clone());
+            fill(&mut buffer, 7).try_map(|_| if fails { Err(OpError::user("no")) } else { Ok(()) })
+        });
+        let graph = CudaGraph::capture(&rig.stream, op);
+        assert_eq!(graph.is_err(), fails);
+        let kept = kept.unwrap();
+        assert!(kept.is_recording());
+        // The stream takes work, before and after somebody tries.
+        buffer.fill(&rig.stream, 1).unwrap();
+        let filled = simtile_async::DeviceFuture::scheduled(fill(&mut buffer, 9).map(drop), kept.clone());
+        let filled = futures::executor::block_on(filled).unwrap_err();
+        let made = simtile_async::DeviceFuture::scheduled(zeros::<u32>(4), kept);
+        for refused in [filled, futures::executor::block_on(made).unwrap_err()] {
+            assert!(refused.to_string().contains("the capture has ended"), "{refused}");
+        }
+        assert_eq!(buffer.to_vec(&rig.stream).unwrap(), [1; 8]);
+        if let Ok(graph) = graph {
+            graph.launch().enqueue_on(&rig.stream).unwrap();
+            assert_eq!(buffer.to_vec(&rig.stream).unwrap(), [7; 8]);
+        }
+    }
+    rig.clean();
+}
+
+/// G1: a default stream is refused before the driver sees it, and the capture goes on.
+#[test]
+fn a_default_stream_takes_no_part_in_a_scope() {
+    let rig = rig();
+    let mut buffer = DeviceBuffer::from_slice(&rig.stream, &[0u32; 8]).unwrap();
+    let graph = CudaGraph::scope(&rig.stream, |scope| {
+        for default in [rig.context.legacy_default_stream(), rig.context.per_thread_default_stream()] {
+            let refused = scope.fork(&default).unwrap_err();
+            assert!(refused.to_string().contains("default streams cannot be captured"), "{refused}");
+        }
+        scope.record(fill(&mut buffer, 3)).map(drop)
+    });
+    graph.unwrap().launch().enqueue_on(&rig.stream).unwrap();
+    assert_eq!(buffer.to_vec(&rig.stream).unwrap(), [3; 8]);
+    rig.clean();
 }

@@ -2,6 +2,7 @@
 
 mod common;
 mod drops;
+mod explored;
 mod families;
 mod futures;
 mod graphs;

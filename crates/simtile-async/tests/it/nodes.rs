@@ -308,3 +308,107 @@ fn conditions_are_of_one_graph_and_some_drivers_have_none() {
     zeros::<u32>(4).sync_on(&rig.stream).unwrap();
     rig.clean();
 }
+
+/// A loop in a loop, and an `if` in that, with conditions of all three scopes.
+#[test]
+fn bodies_of_conditional_nodes_have_conditional_nodes() {
+    let rig = rig();
+    let module = rig.context.load_module_from_ptx_src(CONDITIONAL).unwrap();
+    let function = |name: &str| module.load_function(name).unwrap();
+    let (count, add, look) = (function("count_down"), function("add"), function("condition_of"));
+    let word = |value: u32| DeviceBuffer::from_slice(&rig.stream, &[value]).unwrap();
+    let (mut outer, mut inner, mut flag) = (word(0), word(0), word(0));
+    let (mut rounds, mut turns, mut hits) = (word(0), word(0), word(0));
+    let graph = CudaGraph::scope(&rig.stream, |scope| {
+        let (more, yes) = (scope.condition(1)?, scope.condition(0)?);
+        scope.conditional(&more, Conditional::While, |body| {
+            body.record(one(&add, |args| args.write(&mut rounds).arg(1u32)))?;
+            let again = body.condition(1)?;
+            // Each round turns three times.
+            body.record(fill(&mut inner, 3).map(drop))?;
+            body.record(one(&look, |args| args.arg(again.handle()).read(&inner)))?;
+            body.conditional(&again, Conditional::While, |body| {
+                body.record(one(&add, |args| args.write(&mut turns).arg(1u32)))?;
+                body.record(one(&look, |args| args.arg(yes.handle()).read(&flag)))?;
+                body.conditional(&yes, Conditional::If, |body| {
+                    body.record(one(&add, |args| args.write(&mut hits).arg(10u32)))
+                })?;
+                body.record(one(&count, |args| args.arg(again.handle()).write(&mut inner)))
+            })?;
+            body.record(one(&count, |args| args.arg(more.handle()).write(&mut outer)))
+        })
+    })
+    .unwrap();
+    let other = rig.context.new_stream().unwrap();
+    for (times, yes, expected) in [(2u32, 0u32, (2, 6, 0)), (1, 1, (3, 9, 30)), (3, 0, (6, 18, 30))] {
+        outer.copy_from_slice(&other, &[times]).unwrap();
+        flag.copy_from_slice(&other, &[yes]).unwrap();
+        graph.launch().enqueue_on(&rig.stream).unwrap();
+        let read = |buffer: &DeviceBuffer<u32>| buffer.to_vec(&other).unwrap()[0];
+        assert_eq!((read(&rounds), read(&turns), read(&hits)), expected);
+    }
+    // What only the innermost body touches is the graph's as well, and replays are ordered by it.
+    assert!(!hits.is_unique());
+    let gate = rig.sim.gate(other.cu_stream()).unwrap();
+    hits.fill(&other, 100).unwrap();
+    flag.copy_from_slice(&other, &[1]).unwrap();
+    outer.copy_from_slice(&other, &[1]).unwrap();
+    graph.launch().enqueue_on(&rig.stream).unwrap();
+    gate.open();
+    assert_eq!(hits.to_vec(&rig.stream).unwrap(), [130]);
+    drop((outer, inner, flag, rounds, turns, hits, graph, module, count, add, look));
+    assert!(rig.context.drain(SOON).is_complete());
+    assert_eq!(rig.context.stats().live_allocations, 0);
+    assert_eq!((rig.sim.holdings().graphs, rig.sim.holdings().executables), (0, 0));
+    rig.clean();
+}
+
+/// What forked streams have recorded comes before a conditional node whose body touches the same.
+#[test]
+fn a_conditional_node_comes_behind_what_its_body_conflicts_with() {
+    let rig = rig();
+    let module = rig.context.load_module_from_ptx_src(CONDITIONAL).unwrap();
+    let add = module.load_function("add").unwrap();
+    let forked = rig.context.new_stream().unwrap();
+    let mut word = DeviceBuffer::from_slice(&rig.stream, &[0u32]).unwrap();
+    let graph = CudaGraph::scope(&rig.stream, |scope| {
+        scope.fork(&forked)?;
+        scope.record_on(&forked, fill(&mut word, 5).map(drop))?;
+        let yes = scope.condition(1)?;
+        scope.conditional(&yes, Conditional::If, |body| {
+            body.record(one(&add, |args| args.write(&mut word).arg(2u32)))
+        })?;
+        scope.record_on(&forked, one(&add, |args| args.write(&mut word).arg(30u32)))
+    })
+    .unwrap();
+    for _ in 0..10 {
+        graph.launch().enqueue_on(&rig.stream).unwrap();
+        assert_eq!(word.to_vec(&forked).unwrap(), [37]);
+    }
+    rig.clean();
+}
+
+#[test]
+fn a_body_that_is_given_up_spoils_the_capture_and_nothing_else() {
+    let rig = rig();
+    let mut word = DeviceBuffer::from_slice(&rig.stream, &[0u32]).unwrap();
+    let spoiled = CudaGraph::scope(&rig.stream, |scope| {
+        let (one, two) = (scope.condition(1)?, scope.condition(1)?);
+        scope.conditional(&one, Conditional::If, |body| {
+            let given_up = body.conditional(&two, Conditional::If, |body| {
+                body.record(fill(&mut word, 1).map(drop))?;
+                Err::<(), _>(OpError::user("no"))
+            });
+            assert_eq!(given_up.unwrap_err().to_string(), "no");
+            body.record(fill(&mut word, 2).map(drop))
+        })
+    });
+    let error = spoiled.unwrap_err();
+    assert!(is_refused(&error) && error.to_string().contains("given up"), "{error}");
+    assert!(word.is_unique());
+    word.fill(&rig.stream, 4).unwrap();
+    assert_eq!(word.to_vec(&rig.stream).unwrap(), [4]);
+    assert!(rig.context.drain(SOON).is_complete());
+    assert_eq!((rig.sim.holdings().graphs, rig.sim.holdings().captures), (0, 0));
+    rig.clean();
+}

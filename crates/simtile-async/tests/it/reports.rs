@@ -624,8 +624,11 @@ fn fr_l1_a_first_launch_loads_nothing() {
 fn fr_m1_a_launch_is_one_call() {
     let rig = rig();
     let out = DeviceBuffer::<u32>::zeroed(&rig.stream, 64).unwrap();
+    // Unloading a module asks where the streams stand, in the background.
+    let mut kept = Vec::new();
     for n in [0usize, 4, 16] {
         let echo = kernel(&rig.context, &echo(&vec![("u32", 4); n]), "echo");
+        kept.push(echo.clone());
         let mut args = LaunchArgs::new().arg(out.cu_deviceptr());
         for n in 0..n as u32 {
             args.push(n);

@@ -48,6 +48,11 @@ impl Drop for Context {
 impl Remains {
     /// Whether ending would wait for nothing.
     pub(super) fn ready(&self) -> bool {
+        // Who asks about work without a handle has to be through with it.
+        self.waits_for_nothing() && (!self.last || self.shared.close())
+    }
+
+    fn waits_for_nothing(&self) -> bool {
         let shared = &*self.shared;
         if shared.link.health.check().is_err() {
             return true;
@@ -81,8 +86,14 @@ impl Drop for Remains {
     fn drop(&mut self) {
         let shared = &*self.shared;
         if self.last {
+            // What is asked from here on is answered by the names.
+            let finished = shared.link.health.check().is_ok()
+                && (!matches!(self.owner, Owner::Borrowed(_)) || shared.is_quiet());
+            for (axis, name) in shared.names.all() {
+                name.end(finished && !shared.tracker.has_failed(axis));
+            }
             shared.link.health.set_over();
-            shared.end_memory();
+            shared.end_memory(!matches!(self.owner, Owner::Created));
             shared.link.end_events();
         }
         if self.owner.is_owned() && shared.link.health.check().is_ok() {
@@ -107,6 +118,10 @@ impl Remains {
             // SAFETY: we created it, and no handle of ours is left.
             _ => unsafe { call!(driver, cuCtxDestroy(link.raw)) },
         };
+        if released.is_ok() && !self.goes_on() {
+            // Its pinned memory went with it.
+            self.shared.forget_left();
+        }
         if released.is_ok() && was_current && !self.goes_on() {
             // This thread must not go on with a context that is dead.
             // SAFETY: null means: no context.

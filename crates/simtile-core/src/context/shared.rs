@@ -37,6 +37,19 @@ pub(crate) struct Shared {
     pub(crate) granting: Mutex<()>,
     /// Handles that are alive. Changed with the list locked.
     handles: AtomicUsize,
+    /// Questions that are being asked by those who have no handle; [`CLOSED`] once none may be asked any more.
+    pins: AtomicUsize,
+}
+
+const CLOSED: usize = usize::MAX;
+
+/// Somebody asks about work without a handle: the context does not end meanwhile.
+pub(crate) struct Pin<'a>(&'a AtomicUsize);
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// Unused events to keep at hand.
@@ -78,6 +91,7 @@ impl Shared {
             granted: Mutex::default(),
             granting: Mutex::default(),
             handles: AtomicUsize::new(1),
+            pins: AtomicUsize::new(0),
         });
         // Nobody else has it yet.
         let _ = shared.link.shared.set(Arc::downgrade(&shared));
@@ -133,6 +147,21 @@ impl Shared {
             .filter_map(|(_, known)| known.upgrade())
             .filter(|known| !core::ptr::eq(&**known, self))
             .collect()
+    }
+
+    /// Keeps the context from ending while it is asked. `None`: it is ending, or has ended.
+    pub(crate) fn pin(&self) -> Option<Pin<'_>> {
+        let more = |pins: usize| (pins != CLOSED).then_some(pins + 1);
+        self.pins.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
+        Some(Pin(&self.pins))
+    }
+
+    /// From here on nobody asks who has no handle. `false`: somebody does just now.
+    pub(super) fn close(&self) -> bool {
+        match self.pins.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => true,
+            Err(pins) => pins == CLOSED,
+        }
     }
 
     /// A handle goes. Whether it was the last one: nobody joins from here on.

@@ -1,20 +1,22 @@
 //! A capture that goes on.
 
 use super::CapturedGraph;
-use super::condition::Place;
+use super::condition::{Body, Place};
 use super::script::Kernel;
-use crate::context::{CoreBackend, Link, SubmitError};
+use crate::context::{CoreBackend, Lane, Link, SubmitError, Work, add};
 use crate::error::{CallError, Family, GraphError, On, OnStream, StreamError};
 use crate::memory::{Allocation, Owner};
-use crate::stream::{StreamHandle, Touch};
+use crate::stream::{StreamHandle, Submit, Touch, in_host_function};
 use crate::{Function, Stream, SubmitBuilder};
 use core::any::Any;
 use core::fmt;
-use simtile_driver::sys::{CUgraph, CUgraphNode, CUstream, CUstreamCaptureMode};
+use simtile_driver::sys::{CUgraph, CUgraphNode, CUresult, CUstream, CUstreamCaptureMode};
 use simtile_driver::{Driver, DriverError, call};
 use simtile_hazard::planted::{Bug, is_planted};
-use simtile_hazard::{Access, CapturedAccess, RegionId};
+use simtile_hazard::{Access, AxisId, CapturedAccess, Outside, RegionId};
 use simtile_sync::{Arc, Mutex};
+
+type Tracked = simtile_hazard::Capture<CoreBackend>;
 
 /// What nodes reach.
 #[derive(Clone, Default)]
@@ -33,6 +35,10 @@ pub(super) struct Touched {
     pub named: Vec<Named>,
     /// Launches get names now.
     naming: bool,
+    /// Whether a node may wait for something that is no work of a stream: then each replay does.
+    pub outside: Outside,
+    /// Bodies of conditional nodes that were begun and not ended.
+    pub bodies: usize,
 }
 
 pub(super) struct NodeTouch {
@@ -78,13 +84,18 @@ impl Kept {
 /// graph away.
 ///
 /// Nothing runs. A failed call may have become a node all the same: end the capture then.
+///
+/// Where no call may be made (inside a host function, and inside [`SubmitBuilder::foreign`]) the end is handed to a background thread, and
+/// the streams give [`StreamError::Capturing`] until it has been done. [`Context::drain`](crate::Context::drain) waits for it.
 pub struct Capture {
-    /// `None` once it has ended.
-    capture: Option<simtile_hazard::Capture<CoreBackend>>,
+    /// `None` once it has ended. Held while something is recorded.
+    capture: Mutex<Option<Tracked>>,
     origin: Arc<Stream>,
     id: u64,
     kept: Mutex<Kept>,
     touched: Mutex<Touched>,
+    /// It records the body of a conditional node of another capture, into a graph that is that one's.
+    pub(super) body: Option<Body>,
 }
 
 impl Stream {
@@ -94,11 +105,12 @@ impl Stream {
     /// [`StreamError::Capturing`]; default streams cannot be captured; the driver's. Nothing has changed then.
     pub fn begin_capture(self: &Arc<Self>) -> Result<Capture, StreamError> {
         self.on_its_thread()?;
-        if self.is_default() {
-            let what =
-                "default streams cannot be captured: use a stream of your own (Context::new_stream)".into();
-            return Err(StreamError::Refused { stream: self.to_string(), what });
-        }
+        self.capture_into(None)
+    }
+
+    /// Begins to record into a graph of its own, or into the body of a conditional node.
+    pub(super) fn capture_into(self: &Arc<Self>, body: Option<Body>) -> Result<Capture, StreamError> {
+        not_default(self)?;
         let link = self.context().link();
         let Some(tracked) = self.tracked() else {
             return Err(self.refused(SubmitError::Closed, &[], || self.to_string()));
@@ -109,20 +121,43 @@ impl Stream {
         let begun = self.context().tracker().begin_capture(tracked, 0, |handle| {
             handle.call(link, true, |driver, raw| {
                 let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-                // SAFETY: the stream is alive.
-                unsafe { call!(driver, cuStreamBeginCapture(raw, mode)) }
+                match &body {
+                    // SAFETY: the stream is alive.
+                    None => unsafe { call!(driver, cuStreamBeginCapture(raw, mode)) },
+                    Some(body) => {
+                        let (graph, none, plain) = (body.graph, core::ptr::null(), core::ptr::null());
+                        // SAFETY: the stream is alive, and so is the graph, whose capture goes on; there are no lists.
+                        unsafe {
+                            call!(driver, cuStreamBeginCaptureToGraph(raw, graph, none, plain, 0, mode))
+                        }
+                    }
+                }
             })
         });
         let capture = begun.map_err(|error| self.refused::<StreamError>(error, &[], || self.to_string()))?;
         let id = super::next_world();
         Ok(Capture {
-            capture: Some(capture),
+            capture: Mutex::new(Some(capture)),
             origin: self.clone(),
             id,
             kept: Mutex::default(),
             touched: Mutex::default(),
+            body,
         })
     }
+}
+
+/// The driver ends a capture that a default stream is to take part in.
+fn not_default(stream: &Stream) -> Result<(), StreamError> {
+    if !stream.is_default() {
+        return Ok(());
+    }
+    let what = "default streams cannot be captured: use a stream of your own (Context::new_stream)".into();
+    Err(StreamError::Refused { stream: stream.to_string(), what })
+}
+
+fn over(stream: &Stream) -> StreamError {
+    StreamError::Refused { stream: stream.to_string(), what: "the capture has ended".into() }
 }
 
 impl Capture {
@@ -139,14 +174,30 @@ impl Capture {
     /// Takes another stream in, behind what the first one has recorded so far.
     ///
     /// # Errors
-    /// The stream takes no work, or the driver's. End the capture after a failed driver call.
+    /// The stream takes no work, is a default stream, or the driver's. End the capture after a failed driver call.
     pub fn add_stream(&self, stream: &Arc<Stream>) -> Result<(), StreamError> {
         self.origin.same_context(stream.context(), || stream.to_string())?;
+        not_default(stream)?;
+        let link = stream.context().link();
+        link.usable().map_err(|error| StreamError::from_call(error, stream.to_string()))?;
         let refused = |error| stream.refused(error, &[], || stream.to_string());
-        let (Some(capture), Some(tracked)) = (&self.capture, stream.tracked()) else {
-            return Err(refused(SubmitError::Closed));
-        };
-        capture.add_stream(tracked, 0).map_err(refused)
+        let Some(tracked) = stream.tracked() else { return Err(refused(SubmitError::Closed)) };
+        match &*self.capture.lock() {
+            Some(capture) => capture.add_stream(tracked, 0).map_err(refused),
+            None => Err(over(stream)),
+        }
+    }
+
+    /// Refuses a stream that is not one of the capture's.
+    pub(super) fn takes(&self, stream: &Stream) -> Result<(), StreamError> {
+        match (&*self.capture.lock(), stream.tracked()) {
+            (None, _) => Err(over(stream)),
+            (Some(capture), Some(tracked)) if capture.has(tracked) => Ok(()),
+            _ => {
+                let what = format!("it takes no part in {self:?}");
+                Err(StreamError::Refused { stream: stream.to_string(), what })
+            }
+        }
     }
 
     /// Begins a submission that becomes nodes.
@@ -226,6 +277,12 @@ impl Capture {
         self.kept.lock().join(other);
     }
 
+    /// Has so many bodies of conditional nodes begin, or end.
+    pub(super) fn bodies(&self, change: isize) {
+        let bodies = &mut self.touched.lock().bodies;
+        *bodies = bodies.saturating_add_signed(change);
+    }
+
     /// Records one submission. `name` is that of a launch.
     #[allow(clippy::too_many_arguments, reason = "all of a submission")]
     pub(crate) fn record<E: OnStream>(
@@ -234,19 +291,20 @@ impl Capture {
         touches: &[Touch<'_>],
         accesses: &[Access<'_>],
         name: Option<u32>,
-        current: bool,
+        submit: Submit<'_>,
         on: impl Fn() -> String,
         calls: impl FnOnce(Driver, CUstream) -> Result<(), DriverError>,
     ) -> Result<(), E> {
         let used: Vec<&Allocation> = touches.iter().map(|touch| touch.allocation).collect();
         let refused = |error| stream.refused::<E>(error, &used, || format!("{} on {stream}", on()));
-        let (Some(capture), Some(tracked)) = (&self.capture, stream.tracked()) else {
-            return Err(refused(SubmitError::Closed));
-        };
+        let Some(tracked) = stream.tracked() else { return Err(refused(SubmitError::Closed)) };
+        // Asked before the lock: foreign code that is being recorded runs under it.
         let link = stream.context().link();
         if let Err(error) = link.usable() {
             return Err(E::from_call(error, format!("{} on {stream}", on())));
         }
+        let capture = self.capture.lock();
+        let Some(capture) = &*capture else { return Err(E::from_stream(over(stream))) };
         // Kept first: a call that fails may have become a node.
         let refused_one = {
             let mut kept = self.kept.lock();
@@ -260,42 +318,119 @@ impl Capture {
             let (region, start, end) = (access.region.id(), access.start, access.end);
             NodeTouch { access: CapturedAccess { region, start, end, mode: access.mode }, named: name }
         });
-        self.touched.lock().all.extend(touched);
-        capture.submit(tracked, accesses, |handle| handle.call(link, current, calls)).map_err(refused)
+        {
+            let mut all = self.touched.lock();
+            all.all.extend(touched);
+            all.outside = all.outside.max(submit.outside);
+        }
+        capture.submit(tracked, accesses, |handle| handle.call(link, submit.current, calls)).map_err(refused)
     }
 
     /// Ends the capture.
     ///
     /// # Errors
-    /// The driver's: something ended or spoiled the capture. Its streams are back in any case.
-    pub fn finish(mut self) -> Result<CapturedGraph, GraphError> {
+    /// The driver's: something ended or spoiled the capture. Its streams are back in any case, but for a stream whose capture the driver
+    /// does not end, which fails. [`GraphError::InHostFunction`]: the capture is ended by a background thread.
+    pub fn finish(self) -> Result<CapturedGraph, GraphError> {
+        self.end()
+    }
+
+    /// As [`Capture::finish`], for a capture that others may have, too. What they submit to it later is refused.
+    ///
+    /// # Errors
+    /// As [`Capture::finish`]; [`GraphError::NotUpdatable`] if it has ended.
+    pub fn end(&self) -> Result<CapturedGraph, GraphError> {
         let on = || format!("capture on {}", self.origin);
-        let Some(capture) = self.capture.take() else {
+        if self.body.is_some() {
+            let why = "it is the body of a conditional node, which Capture::end_body ends".into();
+            return Err(GraphError::NotUpdatable { what: on(), why });
+        }
+        let (graph, touched, kept) = self.end_all()?;
+        // Whatever is in the body that was given up, it is not what was meant.
+        if touched.bodies > 0 {
+            destroy(&self.origin, graph);
+            let why = "the body of a conditional node was given up".into();
+            return Err(GraphError::NotUpdatable { what: on(), why });
+        }
+        Ok(CapturedGraph::new(self.origin.context(), graph, self.id, touched, kept))
+    }
+
+    /// Ends the capture: the driver's graph, and what it touches and keeps.
+    pub(super) fn end_all(&self) -> Result<(CUgraph, Touched, Kept), GraphError> {
+        let on = || format!("capture on {}", self.origin);
+        let link = self.origin.context().link();
+        if in_host_function() {
+            self.abandon();
+            return Err(GraphError::from_call(CallError::InHostFunction, on()));
+        }
+        let Some(capture) = self.capture.lock().take() else {
             return Err(GraphError::NotUpdatable { what: on(), why: "it has ended".into() });
         };
-        let link = self.origin.context().link();
         let mut graph = CUgraph::NULL;
-        let ended = capture.finish(|handle| end(link, handle, &mut graph));
+        let (axes, mut stuck) = (capture.axes(), false);
+        let ended = capture.finish(|handle| end(link, handle, &mut graph, &mut stuck));
+        if stuck {
+            fail(&self.origin, &axes);
+        }
         let mut kept = core::mem::take(&mut *self.kept.lock());
         let mut touched = core::mem::take(&mut *self.touched.lock());
         if is_planted(Bug::GraphKeepsNothing) {
             (kept, touched) = Default::default();
         }
         match ended {
-            Ok(_) if graph != CUgraph::NULL => {
-                Ok(CapturedGraph::new(self.origin.context(), graph, self.id, touched, kept))
-            }
+            Ok(_) if graph != CUgraph::NULL => Ok((graph, touched, kept)),
             Ok(_) => Err(GraphError::Invalidated { on: on() }),
             Err(error) => {
-                destroy(&self.origin, graph);
+                if self.body.is_none() {
+                    destroy(&self.origin, graph);
+                }
                 Err(self.origin.refused(error, &[], on))
             }
         }
     }
+
+    /// Ends the capture, if it has not ended, and throws the graph away.
+    pub fn abandon(&self) {
+        // Foreign code that is being recorded may call this, with the lock held: whoever records it goes on.
+        let capture = match in_host_function() {
+            true => self.capture.try_lock().and_then(|mut slot| slot.take()),
+            false => self.capture.lock().take(),
+        };
+        if let Some(capture) = capture {
+            throw_away(&self.origin, capture, self.body.is_none());
+        }
+    }
 }
 
-/// Ends the capture of a stream. Tried twice: a stream that goes on capturing would take no work for ever.
-fn end(link: &Link, stream: &StreamHandle, graph: &mut CUgraph) -> Result<(), CallError> {
+/// Ends a capture that nobody wants: now, or on a background thread where no call may be made. Its streams are its own until then.
+/// `owns`: the graph is not a part of another.
+fn throw_away(origin: &Arc<Stream>, capture: Tracked, owns: bool) {
+    if crate::sys::is_forked() {
+        core::mem::forget(capture);
+        return;
+    }
+    let stream = origin.clone();
+    let end = move || {
+        let mut graph = CUgraph::NULL;
+        let (axes, mut stuck) = (capture.axes(), false);
+        // The answer says what spoiled the capture; whoever dropped it has that error already.
+        let _ = capture.abandon(|handle| end(stream.context().link(), handle, &mut graph, &mut stuck));
+        if stuck {
+            fail(&stream, &axes);
+        }
+        if owns {
+            destroy(&stream, graph);
+        }
+    };
+    // A poll does it at once: it is a matter of CPU time, and whoever uses the stream next finds it free.
+    match in_host_function() {
+        true => origin.context().shared().lanes.push(Lane::Memory, Work::Job(Box::new(end))),
+        false => end(),
+    }
+}
+
+/// Ends the capture of a stream. Tried twice: a stream that goes on capturing would take no work for ever. `stuck`: it does.
+fn end(link: &Link, stream: &StreamHandle, graph: &mut CUgraph, stuck: &mut bool) -> Result<(), CallError> {
     let mut attempt = || {
         stream.call(link, true, |driver, raw| {
             // SAFETY: the stream is alive, the out-pointer is valid for the call.
@@ -303,8 +438,23 @@ fn end(link: &Link, stream: &StreamHandle, graph: &mut CUgraph) -> Result<(), Ca
         })
     };
     let first = attempt();
-    // If the first call has ended it all the same, the second says that there is none, which is no news.
-    if first.is_err() && link.usable().is_ok() && attempt().is_ok() { Ok(()) } else { first }
+    if first.is_ok() || link.usable().is_err() {
+        return first;
+    }
+    match attempt() {
+        Ok(()) => return Ok(()),
+        // The first call has ended it all the same, so that there is none.
+        Err(CallError::Driver(error)) if error.code() == CUresult::CUDA_ERROR_ILLEGAL_STATE => {}
+        Err(_) => *stuck = link.usable().is_ok() && stream.is_capturing(link).unwrap_or(true),
+    }
+    first
+}
+
+/// The driver goes on capturing on these streams: what they are given would never run.
+fn fail(origin: &Stream, axes: &[AxisId]) {
+    let context = origin.context();
+    axes.iter().for_each(|axis| context.tracker().fail(*axis));
+    add(&context.counters().failed_destroys, 1);
 }
 
 /// Throws a graph away that nobody wants.
@@ -319,16 +469,9 @@ fn destroy(stream: &Stream, graph: CUgraph) {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        let Some(capture) = self.capture.take() else { return };
-        if crate::sys::is_forked() {
-            core::mem::forget(capture);
-            return;
+        if let Some(capture) = self.capture.get_mut().take() {
+            throw_away(&self.origin, capture, self.body.is_none());
         }
-        let link = self.origin.context().link();
-        let mut graph = CUgraph::NULL;
-        // The answer says what spoiled the capture; whoever dropped it has that error already.
-        let _ = capture.abandon(|handle| end(link, handle, &mut graph));
-        destroy(&self.origin, graph);
     }
 }
 

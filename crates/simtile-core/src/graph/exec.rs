@@ -9,7 +9,7 @@ use crate::error::{GraphError, On};
 use core::fmt;
 use simtile_driver::sys::*;
 use simtile_driver::{Driver, DriverError, call};
-use simtile_hazard::{Access, AccessUnion, CapturedAccess, Mode, Region};
+use simtile_hazard::{Access, AccessUnion, CapturedAccess, Mode, Outside, Region};
 use simtile_sync::Arc;
 use smallvec::SmallVec;
 use std::ffi::CString;
@@ -23,6 +23,8 @@ pub struct CapturedGraph {
     accesses: Box<[CapturedAccess]>,
     touched: Touched,
     kept: Kept,
+    /// A change failed and could not be taken back: a node may reach what nobody keeps. Nothing is made of it any more.
+    spoiled: bool,
 }
 
 /// A graph that can be launched. It owns what its nodes reach; what runs when it is dropped goes on.
@@ -39,7 +41,8 @@ pub struct GraphExec {
 impl CapturedGraph {
     pub(super) fn new(context: &Arc<Context>, raw: CUgraph, id: u64, touched: Touched, kept: Kept) -> Self {
         let accesses = Box::default();
-        let mut made = Self { raw, context: context.clone(), id, accesses, touched, kept };
+        let context = context.clone();
+        let mut made = Self { raw, context, id, accesses, touched, kept, spoiled: false };
         made.join();
         made
     }
@@ -149,7 +152,27 @@ impl CapturedGraph {
         Ok(GraphExec { raw: Some(raw), region, graph: self, of_graph: true })
     }
 
+    /// Refuses a graph that may reach what nobody keeps.
+    pub(crate) fn sound(&self) -> Result<(), GraphError> {
+        if !self.spoiled {
+            return Ok(());
+        }
+        let why = "an earlier change of a kernel failed, and could not be taken back".into();
+        Err(GraphError::NotUpdatable { what: self.to_string(), why })
+    }
+
+    /// Gives a node its old parameters after a change that failed, or gives the graph up.
+    fn take_back(&mut self, index: u32) {
+        let named = &self.touched.named[index as usize];
+        let attempt =
+            || self.context.with_current(|driver| set_template(driver, named.node, &named.kernel)).is_ok();
+        if !(attempt() || attempt()) {
+            self.spoiled = true;
+        }
+    }
+
     fn make(&self) -> Result<CUgraphExec, GraphError> {
+        self.sound()?;
         self.context
             .link()
             .relaxed(|driver| {
@@ -163,7 +186,9 @@ impl CapturedGraph {
 
     /// A named kernel reaches something else now.
     fn retarget(&mut self, index: u32, piece: KernelPiece) {
-        let KernelPiece { kernel, touches } = piece;
+        let KernelPiece { kernel, touches, outside } = piece;
+        // That of the old launch is not told apart from the others': a seal too many is no harm.
+        self.touched.outside = self.touched.outside.max(outside);
         self.touched.all.retain(|touch| touch.named != Some(index));
         for kept in touches {
             let (region, start, end) = (kept.region, kept.start as u64, kept.end as u64);
@@ -183,6 +208,11 @@ impl CapturedGraph {
 
     pub(crate) fn kept(&self) -> &Kept {
         &self.kept
+    }
+
+    /// Whether a replay may wait for something that is no work of a stream.
+    pub(crate) fn outside(&self) -> Outside {
+        self.touched.outside
     }
 }
 
@@ -209,11 +239,13 @@ impl GraphExec {
     /// [`GraphError::NotUpdatable`] with the driver's reason; the executable does what it did before then. If it could not even be
     /// made anew, later launches fail with that.
     pub fn update(&mut self, graph: CapturedGraph) -> Result<(), GraphError> {
+        self.alive()?;
         self.put(graph, |exec, _, why| Err(GraphError::NotUpdatable { what: exec.to_string(), why }))?;
         Ok(())
     }
 
-    /// As [`GraphExec::update`]; work of another shape gets a new executable. Whether it was an update.
+    /// As [`GraphExec::update`]; work of another shape gets a new executable, and so does one that an earlier failure has ended. Whether it
+    /// was an update.
     ///
     /// # Errors
     /// The driver's. The executable does what it did before then.
@@ -229,7 +261,12 @@ impl GraphExec {
         otherwise: impl FnOnce(&Self, &CapturedGraph, String) -> Result<CUgraphExec, GraphError>,
     ) -> Result<bool, GraphError> {
         self.same_context(&graph)?;
-        let updated = match self.try_update(&graph)? {
+        graph.sound()?;
+        let tried = match self.raw {
+            Some(exec) => self.try_update(exec, &graph)?,
+            None => Err(self.ended().to_string()),
+        };
+        let updated = match tried {
             Ok(()) => true,
             Err(why) => match otherwise(self, &graph, why) {
                 Ok(fresh) => {
@@ -238,7 +275,9 @@ impl GraphExec {
                 }
                 Err(error) => {
                     // It may be half changed.
-                    self.make_anew()?;
+                    if self.raw.is_some() {
+                        self.make_anew()?;
+                    }
                     return Err(error);
                 }
             },
@@ -256,8 +295,7 @@ impl GraphExec {
     /// [`GraphError::NotUpdatable`]: the node is of another graph, or the piece launches with other attributes. The driver's. The
     /// executable does what it did before then; if it could not even be made anew, later launches fail with that.
     pub fn set_kernel(&mut self, node: KernelNode, piece: KernelPiece) -> Result<(), GraphError> {
-        let what = || self.to_string();
-        let refused = |why: &str| Err(GraphError::NotUpdatable { what: what(), why: why.into() });
+        let refused = |why: &str| Err(GraphError::NotUpdatable { what: self.to_string(), why: why.into() });
         let exec = self.alive()?;
         let Some(named) = self.graph.touched.named.get(node.index as usize) else {
             return refused("the kernel is of another graph");
@@ -274,9 +312,16 @@ impl GraphExec {
             );
         }
         let raw = named.node;
-        let own = self.context().link();
-        // The template first: a new executable can then be made of it.
-        own.with_current(|driver| set_template(driver, raw, &piece.kernel)).on::<GraphError>(what)?;
+        let own = self.context().link().clone();
+        // The template first: a new executable can then be made of it. (Of one that is given up none is.)
+        if !self.graph.spoiled {
+            let set = own.with_current(|driver| set_template(driver, raw, &piece.kernel));
+            if let Err(error) = set.on::<GraphError>(|| self.to_string()) {
+                // It may have been changed all the same, and what the new arguments reach goes with them.
+                self.graph.take_back(node.index);
+                return Err(error);
+            }
+        }
         let updated = match self.of_graph {
             true => own.with_current(|driver| set_exec(driver, exec, raw, &piece.kernel)).is_ok(),
             false => false,
@@ -288,10 +333,10 @@ impl GraphExec {
                     self.of_graph = true;
                 }
                 Err(error) => {
-                    let old = &self.graph.touched.named[node.index as usize].kernel;
-                    self.context()
-                        .with_current(|driver| set_template(driver, raw, old))
-                        .on::<GraphError>(what)?;
+                    // Both may be half changed. An executable that cannot be made anew is given up.
+                    if !self.graph.spoiled {
+                        self.graph.take_back(node.index);
+                    }
                     self.make_anew()?;
                     return Err(error);
                 }
@@ -302,8 +347,7 @@ impl GraphExec {
     }
 
     /// Asks the driver. Inside: why it did not, and the executable may be half changed.
-    fn try_update(&self, graph: &CapturedGraph) -> Result<Result<(), String>, GraphError> {
-        let exec = self.alive()?;
+    fn try_update(&self, exec: CUgraphExec, graph: &CapturedGraph) -> Result<Result<(), String>, GraphError> {
         let mut info = CUgraphExecUpdateResultInfo {
             result: CUgraphExecUpdateResult::CU_GRAPH_EXEC_UPDATE_SUCCESS,
             errorNode: CUgraphNode::NULL,
@@ -397,6 +441,9 @@ impl Drop for CapturedGraph {
             return;
         }
         let raw = self.raw;
+        if raw.is_null() {
+            return;
+        }
         // SAFETY: the graph is ours; executables do not need it.
         let call = move |driver: Driver| unsafe { call!(driver, cuGraphDestroy(raw)) };
         self.context.end_object(|| "drop of a graph".into(), call);

@@ -38,9 +38,9 @@ impl<T: DeviceCopy> HostLanding<T> {
         self.values.len() * size_of::<T>()
     }
 
-    /// Bytes that were queued.
+    /// Bytes that were queued; `usize::MAX` stands for more.
     pub fn queued(&self) -> usize {
-        self.landed + self.flying.iter().map(|(_, bytes)| bytes).sum::<usize>()
+        self.flying.iter().fold(self.landed, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
     /// Pieces that have not landed.
@@ -48,7 +48,8 @@ impl<T: DeviceCopy> HostLanding<T> {
         self.flying.len()
     }
 
-    /// Adds the block into which the next `bytes` bytes were queued.
+    /// Adds the block into which the next `bytes` bytes were queued. More than there is room for, or than the block has, are refused when
+    /// they would land.
     pub fn push(&mut self, block: StagingBlock, bytes: usize) {
         self.flying.push_back((block, bytes));
     }
@@ -62,11 +63,12 @@ impl<T: DeviceCopy> HostLanding<T> {
     /// Copies the next piece out, if its transfer has finished. Whether it had.
     ///
     /// # Errors
-    /// The failure of the transfer, or of what it followed.
+    /// [`MemoryError::OutOfRange`] if there is no room for it; the failure of the transfer, or of what it followed.
     pub fn land(&mut self) -> Result<bool, MemoryError> {
         let Some((block, bytes)) = self.flying.front() else { return Ok(true) };
         let Some(source) = block.idle()? else { return Ok(false) };
-        let end = self.landed + bytes;
+        // (At the end of the address space it is still too much.)
+        let end = self.landed.saturating_add(*bytes);
         if end > self.num_bytes() || *bytes > block.len() {
             let (buffer, len) = (self.name.clone(), self.num_bytes());
             return Err(MemoryError::OutOfRange { buffer, start: self.landed, end, len });

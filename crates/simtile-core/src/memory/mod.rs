@@ -139,12 +139,13 @@ pub(crate) struct ContextMemory {
 }
 
 impl Shared {
-    /// Gives back what the context holds for its memory. All work has finished, or the context is borrowed.
-    pub(crate) fn end_memory(&self) {
+    /// Gives back what the context holds for its memory. All work has finished, or the context is borrowed. `may_go_on`: others may have
+    /// the CUDA context.
+    pub(crate) fn end_memory(&self, may_go_on: bool) {
         self.end_parked();
         self.free_pinned();
         self.free_managed();
-        self.end_staging();
+        self.end_staging(may_go_on);
         self.end_reclaim_stream();
         self.end_own_pool();
     }

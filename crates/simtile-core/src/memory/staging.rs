@@ -350,8 +350,8 @@ impl Shared {
 
     /// A block whose copy may have been queued by a call that failed.
     pub(super) fn unsure_block(&self, stream: &Stream, block: Block) {
-        match stream.mark() {
-            Ok((stamp, _)) => self.busy(block, stamp),
+        match stream.mark(true) {
+            Ok(event) => self.busy(block, event.stamp()),
             Err(_) => self.lose(block),
         }
     }
@@ -383,13 +383,16 @@ impl Shared {
         }
     }
 
-    /// Leaves the blocks whose transfers have finished for the next handle of this CUDA context. If the CUDA context
-    /// ends now, they end with it, and its id never comes back.
-    pub(super) fn end_staging(&self) {
+    /// Leaves the blocks whose transfers have finished for the next handle of this CUDA context, if it may go on without one.
+    pub(super) fn end_staging(&self, may_go_on: bool) {
         for class in &self.memory.staging.classes {
             let mut class = class.lock();
             let (free, busy) = (core::mem::take(&mut class.free), core::mem::take(&mut class.busy));
             drop(class);
+            if !may_go_on {
+                // Its memory goes with the context.
+                continue;
+            }
             for block in free {
                 self.leave_block(&block);
             }
@@ -414,5 +417,63 @@ impl Shared {
             let (driver, context) = (self.link.driver(), self.link.cu_ctx());
             LEFT.lock().push(Left { driver, context, id, class: block.class, host: block.host });
         }
+    }
+
+    /// The CUDA context has ended, and its id never comes back.
+    pub(crate) fn forget_left(&self) {
+        let Some(id) = self.link.id() else { return };
+        let key = (self.link.driver(), self.link.cu_ctx(), id);
+        LEFT.lock().retain(|left| (left.driver, left.context, left.id) != key);
+    }
+}
+
+/// Blocks of a driver's contexts that wait for a next handle.
+#[cfg(test)]
+pub(crate) fn left_of(driver: Driver) -> usize {
+    LEFT.lock().iter().filter(|left| left.driver == driver).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, DeviceBuffer, drain_background};
+    use simtile_sim::Simulator;
+    use simtile_sync::Arc;
+    use std::time::Duration;
+
+    /// Uses a staging block, then lets everything go.
+    fn use_and_end(context: Arc<Context>) {
+        let stream = context.new_stream().unwrap();
+        let buffer = DeviceBuffer::from_slice(&stream, &[1u32; 16]).unwrap();
+        stream.synchronize().unwrap();
+        drop((buffer, stream, context));
+        assert!(drain_background(Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn blocks_are_left_to_contexts_that_go_on_and_to_no_others() {
+        let sim = Simulator::builder().quiet().build();
+        let device = Device::new(sim.driver(), 0).unwrap();
+        for _ in 0..20 {
+            use_and_end(device.create_context().unwrap());
+        }
+        assert_eq!(left_of(sim.driver()), 0, "a created context takes its memory with it");
+        use_and_end(device.primary_context().unwrap());
+        assert_eq!(left_of(sim.driver()), 0, "nobody else retained the primary one");
+        // Somebody else does.
+        let mut raw = CUcontext::NULL;
+        // SAFETY: the out-pointer is valid for the call.
+        unsafe { call!(sim.driver(), cuDevicePrimaryCtxRetain(&mut raw, device.cu_device())) }.unwrap();
+        use_and_end(device.primary_context().unwrap());
+        let left = left_of(sim.driver());
+        assert!(left > 0);
+        use_and_end(device.primary_context().unwrap());
+        assert_eq!(left_of(sim.driver()), left, "the next handle took them over");
+        // SAFETY: it was retained above.
+        unsafe { call!(sim.driver(), cuDevicePrimaryCtxRelease(device.cu_device())) }.unwrap();
+        use_and_end(device.primary_context().unwrap());
+        assert!(left_of(sim.driver()) <= left, "what an ended context had is not used again");
+        assert_eq!((sim.holdings().contexts, sim.holdings().pinned_bytes), (0, 0));
+        assert!(sim.reports().is_empty(), "{:?}", sim.reports());
     }
 }

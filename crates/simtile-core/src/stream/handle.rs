@@ -1,8 +1,9 @@
 //! The driver's side of a stream: its handle, how calls are made on it, and its name.
 
+use super::Stream;
 use super::trail::Trail;
 use crate::Context;
-use crate::context::{ForeignOwner, Link};
+use crate::context::{ForeignOwner, Link, Shared};
 use crate::error::CallError;
 use crate::label::Label;
 use core::cell::Cell;
@@ -10,8 +11,9 @@ use core::fmt;
 use simtile_driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
 use simtile_driver::{Driver, DriverError, call};
 use simtile_hazard::{AxisId, StreamKind};
-use simtile_sync::atomic::{AtomicU64, Ordering};
+use simtile_sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use simtile_sync::{Arc, Mutex};
+use std::sync::{OnceLock, Weak};
 
 /// Identity of a stream: never reused, unlike the driver's handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,15 +45,55 @@ pub(crate) fn thread_token() -> u64 {
     })
 }
 
-/// What a stream is called in errors.
+/// What a stream is called in errors, and where it is found by those who do not keep it open.
 pub(crate) struct StreamName {
     pub(super) id: StreamId,
     pub(super) kind: StreamKind,
     pub(super) label: Label,
     pub(super) trail: Trail,
+    /// The stream, from when it has been made.
+    pub(super) stream: OnceLock<Weak<Stream>>,
+    shared: Weak<Shared>,
+    /// The context has ended: what had been submitted has finished by then ([`FINISHED`]), or nobody knows ([`UNKNOWN`]).
+    ended: AtomicU8,
 }
 
+const FINISHED: u8 = 1;
+const UNKNOWN: u8 = 2;
+
 impl StreamName {
+    pub(super) fn new(kind: StreamKind, context: &Context) -> Self {
+        Self {
+            id: StreamId::next(),
+            kind,
+            label: Label::default(),
+            trail: Trail::default(),
+            stream: OnceLock::new(),
+            shared: std::sync::Arc::downgrade(context.shared()),
+            ended: AtomicU8::new(0),
+        }
+    }
+
+    /// What there is to ask: the stream, or, once it is closed, its context.
+    pub(super) fn ask<R>(&self, ask: impl FnOnce(&std::sync::Arc<Shared>) -> R) -> Option<R> {
+        if let Some(stream) = self.stream.get().and_then(Weak::upgrade) {
+            return Some(ask(stream.context().shared()));
+        }
+        let shared = self.shared.upgrade()?;
+        let _pin = shared.pin()?;
+        Some(ask(&shared))
+    }
+
+    /// The context has ended, and all that was submitted had finished or not.
+    pub(crate) fn end(&self, finished: bool) {
+        self.ended.store(if finished { FINISHED } else { UNKNOWN }, Ordering::Release);
+    }
+
+    /// Whether everything had finished when the context ended.
+    pub(super) fn had_finished(&self) -> bool {
+        self.ended.load(Ordering::Acquire) == FINISHED
+    }
+
     /// What the stream was given lately.
     pub(crate) fn trail(&self) -> &Trail {
         &self.trail

@@ -23,11 +23,10 @@ pub use room::Room;
 pub use submission::{AtomicScope, Submission, SubmitBuilder};
 pub use touches::Touch;
 pub(crate) use track::{Submit, mode_name};
-pub(crate) use trail::{Trail, What};
+pub(crate) use trail::What;
 
 use crate::context::{ForeignOwner, Lane, SubmitError, Tracked, Work, query};
 use crate::error::{On, StreamError};
-use crate::label::Label;
 use crate::policy::AtomicPolicy;
 use crate::{Context, Event, TimedEvent};
 use core::fmt;
@@ -108,12 +107,7 @@ impl Stream {
         kind: StreamKind,
         owner: Option<Arc<dyn ForeignOwner>>,
     ) -> Result<Arc<Self>, StreamError> {
-        let name = Arc::new(StreamName {
-            id: StreamId::next(),
-            kind,
-            label: Label::default(),
-            trail: Trail::default(),
-        });
+        let name = Arc::new(StreamName::new(kind, context));
         let handle = StreamHandle { raw, name: name.clone(), owner, context: context.clone() };
         let device = u16::try_from(context.ordinal()).unwrap_or(u16::MAX - 1);
         match context.tracker().stream(handle, kind, device) {
@@ -121,7 +115,10 @@ impl Stream {
                 context.shared().names.add(tracked.axis(), &name);
                 let (tracked, policy) = (Some(tracked), AtomicPolicy::default());
                 let agents = across::Agents::default();
-                Ok(Arc::new(Self { raw, name, tracked, agents, policy, context: context.clone() }))
+                let made = Arc::new(Self { raw, name, tracked, agents, policy, context: context.clone() });
+                // It has none yet.
+                let _ = made.name.stream.set(Arc::downgrade(&made));
+                Ok(made)
             }
             Err((handle, why)) => {
                 let error = StreamError::Refused { stream: name.to_string(), what: why.to_string() };
@@ -133,12 +130,7 @@ impl Stream {
 
     fn wrap_default(raw: CUstream, context: &Arc<Context>, kind: StreamKind) -> Arc<Self> {
         Self::wrap(raw, context, kind, None).unwrap_or_else(|_| {
-            let name = Arc::new(StreamName {
-                id: StreamId::next(),
-                kind,
-                label: Label::default(),
-                trail: Trail::default(),
-            });
+            let name = Arc::new(StreamName::new(kind, context));
             let policy = AtomicPolicy::default();
             let agents = across::Agents::default();
             Arc::new(Self { raw, name, tracked: None, agents, policy, context: context.clone() })
@@ -240,8 +232,8 @@ impl Stream {
     pub fn synchronize(&self) -> Result<(), StreamError> {
         self.on_its_thread()?;
         let refused = |error| self.refused(error, &[], || self.to_string());
-        let (stamp, _) = self.mark().map_err(refused)?;
-        self.context.tracker().wait(stamp).map_err(refused)
+        let event = self.mark(true).map_err(refused)?;
+        self.context.tracker().wait(event.stamp()).map_err(refused)
     }
 
     /// Whether everything queued so far has finished. Never blocks on the device.
@@ -251,30 +243,21 @@ impl Stream {
     pub fn is_complete(&self) -> Result<bool, StreamError> {
         self.on_its_thread()?;
         let refused = |error| self.refused(error, &[], || self.to_string());
-        let asked = Submit { current: false, patient: false, ..Submit::SEALED };
-        let done = loop {
-            match self.submit_tracked(&[], asked, |_, _| Ok(())) {
-                Ok(done) => break done,
-                // As much as may be in flight is.
-                Err(SubmitError::Full { .. }) => return Ok(false),
+        let event = loop {
+            match self.mark(false) {
+                Ok(event) => break event,
                 // Another thread is submitting, which takes CPU time alone.
                 Err(SubmitError::Busy(_)) => simtile_sync::thread::yield_now(),
                 Err(error) => return Err(refused(error)),
             }
         };
-        let (stamp, event) = (done.stamp, done.event);
-        match event {
-            None => self.context.tracker().wait(stamp).map_err(refused).map(|()| true),
-            Some(event) => {
-                // SAFETY: the event is alive; its context is current.
-                let fired = self.context.link().relaxed(|driver| unsafe { query(driver, *event.event()) });
-                let fired = fired.on(|| self.to_string())?;
-                if fired {
-                    self.context.tracker().observe(&event);
-                }
-                Ok(fired)
-            }
+        // SAFETY: the event is alive; its context is current.
+        let fired = self.context.link().relaxed(|driver| unsafe { query(driver, *event.event()) });
+        let fired = fired.on(|| self.to_string())?;
+        if fired {
+            self.context.tracker().observe(&event);
         }
+        Ok(fired)
     }
 
     /// Makes everything queued from now on wait for the event's last record. An event that was never recorded counts as
@@ -320,7 +303,7 @@ impl Stream {
     /// The driver's.
     pub fn fork(&self) -> Result<Arc<Stream>, StreamError> {
         self.on_its_thread()?;
-        let (_, event) = self.mark().map_err(|error| self.refused(error, &[], || self.to_string()))?;
+        let event = self.bounded_mark().map_err(|error| self.refused(error, &[], || self.to_string()))?;
         let fork = self.context.new_stream()?;
         fork.follow(self, event)?;
         Ok(fork)
@@ -340,7 +323,7 @@ impl Stream {
         if !self.is_owned() && handle::is_capturing(self.context.link(), self.raw).on(|| self.to_string())? {
             return Err(StreamError::Capturing { stream: self.to_string() });
         }
-        let (_, event) = other.mark().map_err(|error| other.refused(error, &[], || other.to_string()))?;
+        let event = other.bounded_mark().map_err(|error| other.refused(error, &[], || other.to_string()))?;
         self.follow(other, event)
     }
 

@@ -6,9 +6,9 @@
 //! finished, whatever becomes of the [`Submission`].
 
 use super::touches::{Touch, Touches};
-use super::{Reach, Stream, Submit, What};
-use crate::context::{CoreBackend, SubmitError, TrackedEvent};
-use crate::error::{LaunchError, MemoryError, On, OnStream, StreamError};
+use super::{Reach, Stream, StreamId, StreamName, Submit, What};
+use crate::context::{CoreBackend, Shared, SubmitError, TrackedEvent};
+use crate::error::{Family, LaunchError, MemoryError, On, OnStream, StreamError};
 use crate::graph::{Kernel, Place, Plain};
 use crate::launch::{check, launch};
 use crate::memory::{Allocation, DeviceBufferView, DeviceBufferViewMut, DeviceMemory, DeviceMemoryMut};
@@ -61,10 +61,11 @@ pub struct SubmitBuilder<'a> {
     reach: Reach,
 }
 
-/// Work that was submitted. Dropping it never waits and ends nothing: the work owns what it touches until it has finished.
+/// Work that was submitted. Dropping it never waits and ends nothing: the work owns what it touches until it has finished. Keeping it, or
+/// forgetting it, keeps neither the stream nor the context open.
 #[derive(Clone)]
 pub struct Submission {
-    stream: Arc<Stream>,
+    stream: Arc<StreamName>,
     /// `None`: there was nothing to do, and the work is over.
     stamp: Option<Stamp>,
     event: Option<TrackedEvent>,
@@ -312,9 +313,21 @@ impl<'a> SubmitBuilder<'a> {
 
     /// Orders without work: what is submitted to this stream next comes after everything that conflicts with what was named.
     ///
+    /// With nothing named, [`awaited`](Self::awaited), it is the end of everything that the stream was given so far. That takes no room in
+    /// the queues, and waits for none.
+    ///
     /// # Errors
     /// As [`SubmitBuilder::copy`].
     pub fn order_only(mut self) -> Result<Submission, StreamError> {
+        let named = self.capture.is_some() || self.script.is_some() || !self.touches.as_slice().is_empty();
+        if !named && self.submit.seal && self.submit.outside == Outside::Never {
+            // The end of what there is, and no work: it takes no room in the queues.
+            self.stream.on_its_thread()?;
+            return match self.stream.mark(self.submit.patient) {
+                Ok(event) => Ok(Submission::at(self.stream, event)),
+                Err(error) => Err(self.explain(error, || "an order".into())),
+            };
+        }
         // Nothing is called that could want it.
         self.submit.current = false;
         self.plainly(Plain::Order).reach(Reach::Order).run(true, || "an order".into(), |_, _| Ok(()))
@@ -386,7 +399,10 @@ impl<'a> SubmitBuilder<'a> {
             let what = format!("{exec} cannot be part of a memoised chain");
             return Err(StreamError::Refused { stream: self.stream.to_string(), what }.into());
         }
+        // A replay may wait for what a node of it may wait for.
+        let outside = self.submit.outside.max(exec.graph().outside());
         if let Some(capture) = self.capture {
+            exec.graph().sound()?;
             capture.keep_all(exec.graph().kept());
             let child = exec.graph().cu_graph();
             let calls = |driver, raw| Place::add_child(driver, raw, child);
@@ -395,13 +411,13 @@ impl<'a> SubmitBuilder<'a> {
                 &[],
                 &exec.graph().replayed(),
                 None,
-                true,
+                Submit { current: true, outside, ..self.submit },
                 on,
                 calls,
             )?;
             return Ok(Submission::nothing(self.stream));
         }
-        let submit = Submit { current: false, what: What::GRAPH, ..self.submit };
+        let submit = Submit { current: false, what: What::GRAPH, outside, ..self.submit };
         // SAFETY: executable and stream are alive and of one context.
         let launched = self.stream.submit_tracked(&exec.accesses(), submit, |driver, raw| unsafe {
             call!(driver, cuGraphLaunch(raw_exec, raw))
@@ -528,8 +544,7 @@ impl<'a> SubmitBuilder<'a> {
             accesses = super::strides::merge(touches);
         }
         if let Some(capture) = self.capture {
-            let current = self.submit.current;
-            capture.record(self.stream, touches, &accesses, self.name, current, on, calls)?;
+            capture.record(self.stream, touches, &accesses, self.name, self.submit, on, calls)?;
             return Ok(None);
         }
         match self.stream.submit_tracked(&accesses, self.submit, calls) {
@@ -585,16 +600,21 @@ impl<'a> SubmitBuilder<'a> {
 
 impl Submission {
     pub(crate) fn of<R>(stream: &Arc<Stream>, done: Submitted<CoreBackend, R>) -> Self {
-        Self { stream: stream.clone(), stamp: Some(done.stamp), event: done.event }
+        Self { stream: stream.name.clone(), stamp: Some(done.stamp), event: done.event }
+    }
+
+    /// The end of what the stream held when this was recorded.
+    fn at(stream: &Arc<Stream>, event: TrackedEvent) -> Self {
+        Self { stream: stream.name.clone(), stamp: Some(event.stamp()), event: Some(event) }
     }
 
     pub(crate) fn nothing(stream: &Arc<Stream>) -> Self {
-        Self { stream: stream.clone(), stamp: None, event: None }
+        Self { stream: stream.name.clone(), stamp: None, event: None }
     }
 
-    /// The stream.
-    pub fn stream(&self) -> &Arc<Stream> {
-        &self.stream
+    /// The identity of the stream.
+    pub fn stream_id(&self) -> StreamId {
+        self.stream.id
     }
 
     pub(crate) fn stamp(&self) -> Option<Stamp> {
@@ -609,16 +629,17 @@ impl Submission {
     /// Waits until the work has finished.
     ///
     /// # Errors
-    /// The driver's, also the failure of the work or of what it followed.
+    /// The driver's, also the failure of the work or of what it followed. [`StreamError::Refused`] if the context has ended and nobody knows.
     pub fn wait(&self) -> Result<(), StreamError> {
         let Some(stamp) = self.stamp else { return Ok(()) };
-        let context = self.stream.context();
-        if context.tracker().is_complete(stamp) {
-            return Ok(());
-        }
-        context.usable().on::<StreamError>(|| self.stream.to_string())?;
-        let refused = |error| self.stream.refused(error, &[], || self.stream.to_string());
-        context.tracker().wait(stamp).map_err(refused)
+        let waited = self.stream.ask(|shared| {
+            if shared.tracker.is_complete(stamp) {
+                return Ok(());
+            }
+            shared.link.usable().on::<StreamError>(|| self.stream.to_string())?;
+            shared.tracker.wait(stamp).map_err(|error| self.refused(shared, error))
+        });
+        waited.unwrap_or_else(|| self.over().map(drop))
     }
 
     /// Whether the work has finished. Never waits for the device.
@@ -627,32 +648,59 @@ impl Submission {
     /// As [`Submission::wait`].
     pub fn is_complete(&self) -> Result<bool, StreamError> {
         let Some(stamp) = self.stamp else { return Ok(true) };
-        let context = self.stream.context();
-        let tracker = context.tracker();
-        if tracker.is_complete(stamp) {
+        let asked = self.stream.ask(|shared| {
+            let tracker = &shared.tracker;
+            if tracker.is_complete(stamp) {
+                return Ok(true);
+            }
+            shared.link.usable().on::<StreamError>(|| self.stream.to_string())?;
+            let event = match &self.event {
+                Some(event) => event.clone(),
+                None => match tracker.settle(stamp) {
+                    simtile_hazard::Settled::Complete => return Ok(true),
+                    simtile_hazard::Settled::Unsealed => return Ok(false),
+                    simtile_hazard::Settled::Pending(event) => event,
+                    simtile_hazard::Settled::Failed => {
+                        return Err(self.refused(shared, SubmitError::Failed { axis: stamp.axis }));
+                    }
+                },
+            };
+            tracker.query(&event).on(|| self.stream.to_string())
+        });
+        asked.unwrap_or_else(|| self.over())
+    }
+
+    /// The context has ended.
+    fn over(&self) -> Result<bool, StreamError> {
+        if self.stream.had_finished() {
             return Ok(true);
         }
-        context.usable().on::<StreamError>(|| self.stream.to_string())?;
-        let event = match &self.event {
-            Some(event) => event.clone(),
-            None => match tracker.settle(stamp) {
-                simtile_hazard::Settled::Complete => return Ok(true),
-                simtile_hazard::Settled::Unsealed => return Ok(false),
-                simtile_hazard::Settled::Pending(event) => event,
-                simtile_hazard::Settled::Failed => {
-                    let error = SubmitError::Failed { axis: stamp.axis };
-                    return Err(self.stream.refused(error, &[], || self.stream.to_string()));
-                }
-            },
-        };
-        tracker.query(&event).on(|| self.stream.to_string())
+        let what = "its context has ended, and it was not known to have finished".into();
+        Err(StreamError::Refused { stream: self.stream.to_string(), what })
+    }
+
+    #[cold]
+    fn refused(&self, shared: &Shared, error: SubmitError) -> StreamError {
+        let stream = self.stream.to_string();
+        match error {
+            SubmitError::Driver { error, .. } => StreamError::from_call(error, stream),
+            SubmitError::Failed { axis } => shared.failed(axis, stream),
+            other => StreamError::Refused { stream, what: other.to_string() },
+        }
     }
 }
 
 impl fmt::Debug for Submission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let complete = self.stamp.is_none_or(|stamp| self.stream.context().tracker().is_complete(stamp));
-        write!(f, "Submission({}, {})", self.stream, if complete { "complete" } else { "in flight" })
+        let known = self
+            .stamp
+            .map(|stamp| self.stream.ask(|shared| shared.tracker.is_complete(stamp)).unwrap_or(true));
+        write!(
+            f,
+            "Submission({}, {})",
+            self.stream,
+            if known.unwrap_or(true) { "complete" } else { "in flight" }
+        )
     }
 }
 

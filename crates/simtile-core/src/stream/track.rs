@@ -3,12 +3,12 @@
 use super::Stream;
 use super::handle::thread_token;
 use super::trail::{Trace, What};
-use crate::context::{CoreBackend, SubmitError, TrackedEvent};
+use crate::context::{CoreBackend, Shared, SubmitError, TrackedEvent};
 use crate::error::{CallError, Family, OnStream, StreamError};
 use crate::memory::Allocation;
 use simtile_driver::sys::CUstream;
 use simtile_driver::{Driver, DriverError};
-use simtile_hazard::{Access, Conflict, Options, Outside, Party, Policy, RegionId, Stamp, Submitted};
+use simtile_hazard::{Access, AxisId, Conflict, Options, Outside, Party, Policy, RegionId, Submitted};
 use std::sync::Arc;
 
 /// How to submit.
@@ -89,10 +89,22 @@ impl Stream {
         }
     }
 
-    /// An event behind everything queued so far, tracked or not.
-    pub(crate) fn mark(&self) -> Result<(Stamp, Option<TrackedEvent>), SubmitError> {
-        let done = self.submit_tracked(&[], Submit { current: false, ..Submit::SEALED }, |_, _| Ok(()))?;
-        Ok((done.stamp, done.event))
+    /// An event behind everything queued so far, tracked or not. It takes no permit, so it waits for none; for other threads that are
+    /// submitting it waits if `patient`.
+    pub(crate) fn mark(&self, patient: bool) -> Result<TrackedEvent, SubmitError> {
+        if let Err(error) = self.context.link().usable() {
+            return Err(SubmitError::Driver { step: simtile_hazard::Step::Record, error });
+        }
+        let Some(tracked) = &self.tracked else { return Err(SubmitError::Closed) };
+        let thread = if self.is_owned() { 0 } else { thread_token() };
+        let tracker = self.context.tracker();
+        if patient { tracker.mark(tracked, thread) } else { tracker.try_mark(tracked, thread) }
+    }
+
+    /// As [`Stream::mark`], as a submission: where marks are made again and again, it waits for room.
+    pub(super) fn bounded_mark(&self) -> Result<Option<TrackedEvent>, SubmitError> {
+        let sealed = Submit { current: false, ..Submit::SEALED };
+        Ok(self.submit_tracked(&[], sealed, |_, _| Ok(()))?.event)
     }
 
     /// What a refusal of the tracker means, as an error of some family. `used` are the buffers of the submission.
@@ -120,15 +132,7 @@ impl Stream {
             SubmitError::Driver { error, .. } => StreamError::from_call(error, stream),
             SubmitError::Capturing | SubmitError::BorrowedCapturing => StreamError::Capturing { stream },
             SubmitError::WrongThread => StreamError::WrongThread { stream },
-            SubmitError::Failed { axis } => {
-                // A lost context fails every stream; it is the better explanation.
-                if let Err(error @ (CallError::Lost { .. } | CallError::Deinitialized | CallError::Forked)) =
-                    self.context.usable()
-                {
-                    return StreamError::from_call(error, stream);
-                }
-                StreamError::Failed { stream, leader: self.context.shared().names.of(axis) }
-            }
+            SubmitError::Failed { axis } => self.context.shared().failed(axis, stream),
             SubmitError::Full { events } => {
                 let room = super::Room { context: self.context.clone(), events };
                 StreamError::QueueFull { stream, room }
@@ -153,6 +157,19 @@ impl Stream {
             Party::Foreign => "foreign code that it was exported to".into(),
         };
         format!("a {ours} of {buffer} conflicts with a {theirs} by {with}")
+    }
+}
+
+impl Shared {
+    /// A stream failed, or what it would follow.
+    pub(super) fn failed(&self, axis: AxisId, stream: String) -> StreamError {
+        // A lost context fails every stream; it is the better explanation.
+        if let Err(error @ (CallError::Lost { .. } | CallError::Deinitialized | CallError::Forked)) =
+            self.link.usable()
+        {
+            return StreamError::from_call(error, stream);
+        }
+        StreamError::Failed { stream, leader: self.names.of(axis) }
     }
 }
 

@@ -91,7 +91,7 @@ impl Drop for Built {
             return;
         }
         let (graph, exec) = (self.graph, self.exec);
-        let call = |driver: Driver| {
+        let call = move |driver: Driver| {
             if !exec.is_null() {
                 // SAFETY: the executable is ours; what runs of it goes on.
                 unsafe { call!(driver, cuGraphExecDestroy(exec)) }?;
@@ -102,7 +102,7 @@ impl Drop for Built {
                 false => unsafe { call!(driver, cuGraphDestroy(graph)) },
             }
         };
-        self.context.link().finish(|| "memoised chain".into(), |driver| relaxed(driver, call));
+        self.context.end_object(|| "drop of a memoised chain".into(), move |driver| relaxed(driver, call));
     }
 }
 

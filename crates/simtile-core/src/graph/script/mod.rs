@@ -38,6 +38,15 @@ pub(crate) use step::{Kernel, Plain};
 pub struct Script {
     context: Arc<Context>,
     state: Mutex<State>,
+    /// Beside the state, which a launch takes out. Locked after it.
+    beside: Mutex<Beside>,
+}
+
+#[derive(Default)]
+struct Beside {
+    stats: ScriptStats,
+    /// Calls of [`Script::forget`].
+    forgets: u64,
 }
 
 #[derive(Default)]
@@ -46,8 +55,8 @@ struct State {
     pass: u64,
     /// A piece of this pass failed.
     broken: bool,
-    /// A piece of this pass may wait for something that is no work of a stream.
-    outside: bool,
+    /// Whether a piece of this pass may wait for something that is no work of a stream.
+    outside: Outside,
     steps: Vec<Step>,
     /// Pieces of this pass so far.
     cursor: usize,
@@ -58,7 +67,8 @@ struct State {
     moved: bool,
     set: AccessUnion<(u32, u32)>,
     gone: Gone,
-    stats: ScriptStats,
+    /// How many pieces a launch has that has taken them out.
+    elsewhere: usize,
 }
 
 /// What pieces were before this pass. It is kept until the executable no longer reaches it, and dropped with no lock held.
@@ -83,7 +93,7 @@ pub struct ScriptStats {
 impl Script {
     /// A chain of nothing.
     pub fn new(context: &Arc<Context>) -> Self {
-        Self { context: context.clone(), state: Mutex::default() }
+        Self { context: context.clone(), state: Mutex::default(), beside: Mutex::default() }
     }
 
     /// The context.
@@ -93,12 +103,13 @@ impl Script {
 
     /// What became of its passes.
     pub fn stats(&self) -> ScriptStats {
-        self.state.lock().stats
+        self.beside.lock().stats
     }
 
     /// How many pieces the last pass had.
     pub fn len(&self) -> usize {
-        self.state.lock().steps.len()
+        let state = self.state.lock();
+        if state.steps.is_empty() { state.elsewhere } else { state.steps.len() }
     }
 
     /// Whether the last pass had none.
@@ -130,14 +141,13 @@ impl Script {
     pub fn take_kernel(&self, pass: u64) -> Result<KernelPiece, GraphError> {
         let mut state = self.state.lock();
         let (right, pieces) = (state.pass == pass && !state.broken, state.cursor);
-        let stats = state.stats;
-        let old = core::mem::replace(&mut *state, State { stats, ..State::default() });
+        let old = core::mem::take(&mut *state);
         drop(state);
-        let State { mut steps, .. } = old;
+        let State { mut steps, outside, .. } = old;
         steps.truncate(pieces);
         match (right, steps.pop(), steps.is_empty()) {
             (true, Some(Step { work: Work::Kernel(kernel), touches, .. }), true) => {
-                Ok(KernelPiece { kernel, touches })
+                Ok(KernelPiece { kernel, touches, outside })
             }
             _ => {
                 let why = format!("{pieces} pieces were recorded, and one launch was expected");
@@ -146,11 +156,12 @@ impl Script {
         }
     }
 
-    /// Gives up the executable and everything that is kept. The next pass builds another one.
+    /// Gives up the executable and everything that is kept; while a pass is being launched, when that is over. The next pass builds another
+    /// one.
     pub fn forget(&self) {
         let mut state = self.state.lock();
-        let stats = state.stats;
-        let old = core::mem::replace(&mut *state, State { stats, ..State::default() });
+        self.beside.lock().forgets += 1;
+        let old = core::mem::take(&mut *state);
         drop(state);
         drop(old);
     }
@@ -233,7 +244,7 @@ impl Script {
             drop(state);
             return Err(refused(stream, "the pass of the memoised chain is over".into()));
         }
-        state.outside |= outside != Outside::Never;
+        state.outside = state.outside.max(outside);
         let stepped = state.step(touches, likeness, make);
         drop(state);
         stepped.map_err(|wrong| E::from_stream(wrong.on(stream)))
@@ -249,11 +260,14 @@ impl Script {
         stream.same_context(&self.context, || self.to_string()).map_err(GraphError::from_stream)?;
         let mut slot = self.state.lock();
         if slot.pass != pass || slot.broken {
+            drop(slot);
             let why = "this pass is over, or a piece of it failed".into();
             return Err(GraphError::NotUpdatable { what: self.to_string(), why });
         }
         // Taken out, so that nobody waits for a lock while this waits for room. A pass that is begun meanwhile is over at once.
-        let mut state = core::mem::take(&mut *slot);
+        let elsewhere = slot.cursor;
+        let mut state = core::mem::replace(&mut *slot, State { elsewhere, ..State::default() });
+        let forgets = self.beside.lock().forgets;
         drop(slot);
         let done = self.launch_all(&mut state, stream, submit);
         if done.is_ok() {
@@ -261,9 +275,14 @@ impl Script {
             state.gone.touches.clear();
             state.gone.works.clear();
             state.pass = 0;
-            state.stats.launches += 1;
+            self.beside.lock().stats.launches += 1;
         }
-        let other = core::mem::replace(&mut *self.state.lock(), state);
+        let mut slot = self.state.lock();
+        let other = match self.beside.lock().forgets == forgets {
+            true => core::mem::replace(&mut *slot, state),
+            false => state,
+        };
+        drop(slot);
         drop(other);
         done
     }
@@ -292,9 +311,7 @@ impl Script {
             }
         }
         accesses.push(Access::whole(&built.region, Mode::Write));
-        if state.outside {
-            submit.outside = Outside::Waits;
-        }
+        submit.outside = submit.outside.max(state.outside);
         let exec = built.exec;
         let launched = stream.submit_tracked(
             &accesses,
@@ -321,7 +338,7 @@ impl Script {
         {
             match built.update(&mut state.steps) {
                 Ok(updated) => {
-                    state.stats.updated_nodes += updated as u64;
+                    self.beside.lock().stats.updated_nodes += updated as u64;
                     return Ok(());
                 }
                 // What the driver does not update is built anew.
@@ -335,7 +352,7 @@ impl Script {
         state.built = Some(Built::new(&self.context, &state.steps)?);
         state.steps.iter_mut().for_each(|step| step.stale = false);
         state.reshaped = false;
-        state.stats.built += 1;
+        self.beside.lock().stats.built += 1;
         Ok(())
     }
 }
@@ -343,7 +360,7 @@ impl Script {
 impl State {
     /// Ends a pass that was not launched. What comes back is dropped with no lock held.
     fn give_up(&mut self) -> Gone {
-        (self.pass, self.cursor, self.broken, self.outside) = (0, 0, false, false);
+        (self.pass, self.cursor, self.broken, self.outside) = (0, 0, false, Outside::Never);
         // Without a reason its room stays.
         if self.gone.touches.is_empty() && self.gone.works.is_empty() {
             return Gone::default();
@@ -419,7 +436,6 @@ impl fmt::Display for Script {
 
 impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state.lock();
-        f.debug_struct("Script").field("pieces", &state.steps.len()).field("stats", &state.stats).finish()
+        f.debug_struct("Script").field("pieces", &self.len()).field("stats", &self.stats()).finish()
     }
 }

@@ -7,7 +7,7 @@ use crate::stream::Touch;
 use crate::{Function, LaunchArgs, LaunchOptions, Stream};
 use core::ffi::c_void;
 use simtile_driver::sys::{CUDA_KERNEL_NODE_PARAMS_v2, CUcontext, CUdeviceptr, CUkernel};
-use simtile_hazard::{Mode, RegionId};
+use simtile_hazard::{Mode, Outside, RegionId};
 use smallvec::SmallVec;
 
 /// What is done.
@@ -174,6 +174,7 @@ pub(super) fn aliased(touches: &[Touch<'_>]) -> Result<(), Wrong> {
 pub struct KernelPiece {
     pub(in crate::graph) kernel: Kernel,
     pub(in crate::graph) touches: SmallVec<[Kept; 4]>,
+    pub(in crate::graph) outside: Outside,
 }
 
 pub(super) struct Step {
