@@ -10,6 +10,7 @@
 //! * [`cost`]: what the runtime itself costs, on the null driver;
 //! * [`explorer`]: random safe programs under exploration;
 //! * [`sweep`]: every driver call of every scenario failed;
+//! * [`endings`]: how processes end with objects of the runtime still there;
 //! * [`parked`]: waiting for a future in an exploration;
 //! * [`probe`]: measurements of what the manual leaves open;
 //! * [`driver`], [`core_layer`], [`async_layer`]: the layers, a module a family.
@@ -19,6 +20,7 @@ pub mod async_layer;
 pub mod core_layer;
 pub mod cost;
 pub mod driver;
+pub mod endings;
 pub mod explorer;
 pub mod frame;
 pub mod gpu;

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use simtile_cts::frame::report::{Report, Totals};
 use simtile_cts::frame::{Cx, Seeds, Stop, Target, Test, coverage, expected, run, selftest};
 use simtile_cts::probe::{Probe, probes};
-use simtile_cts::{cost, explorer, machine, sweep, tests};
+use simtile_cts::{cost, endings, explorer, machine, sweep, tests};
 use simtile_driver::count::Counted;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::{Path, PathBuf};
@@ -117,6 +117,18 @@ enum Command {
         #[arg(long)]
         locks: Option<PathBuf>,
     },
+    /// Ends processes with objects of the runtime in statics, thread-locals and threads: each must end with 0 and in silence.
+    Endings {
+        /// As for `run`.
+        #[arg(long, default_value = "sim-fast")]
+        driver: String,
+        /// How often each way to end.
+        #[arg(long, default_value_t = 5)]
+        times: u32,
+        /// Ends this process in this way.
+        #[arg(long, hide = true)]
+        way: Option<String>,
+    },
     /// Tests per driver entry and per promise.
     Coverage {
         /// The driver to measure on.
@@ -163,6 +175,26 @@ fn main() {
             i32::from(totals.wrong > 0)
         }
         Command::Cost { json, rounds, locks } => run_cost(json, rounds.max(1), locks.as_deref()),
+        Command::Endings { driver, way: Some(way), .. } => {
+            // Not by `exit`: that would leave the destructors of this thread out.
+            if let Err(error) = endings::end(&Target::parse(&driver), &way) {
+                eprintln!("{error}");
+                exit(2);
+            }
+            return;
+        }
+        Command::Endings { driver, times, .. } => {
+            match endings::all(&Target::parse(&driver), times, &mut |line| println!("{line}")) {
+                Ok(bad) => {
+                    println!("{bad} of {} processes ended badly", endings::Way::all().count() as u32 * times);
+                    i32::from(bad > 0)
+                }
+                Err(error) => {
+                    eprintln!("{error}");
+                    1
+                }
+            }
+        }
         Command::Coverage { driver } => run_coverage(&Target::parse(&driver)),
     });
 }

@@ -8,7 +8,7 @@ use super::report::Report;
 use super::{Outcome, Target, Test};
 use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,35 +42,53 @@ fn report_of(
     watchdog: Duration,
     started: Instant,
 ) -> Result<Report, String> {
-    let mut child = Command::new(program)
-        .args(["run", "--json", "--driver", &target.name(), "--exact", test.name])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("no child process: {error}"))?;
-    // Both pipes are drained while the child runs, or a talkative one would block.
-    let out = child.stdout.take().map(Drain::new);
-    let err = child.stderr.take().map(Drain::new);
-    let ended = wait(&mut child, watchdog, started);
-    let [out, err] = [out, err].map(|drain| drain.map(Drain::finish).unwrap_or_default());
-    let Some(status) = ended? else {
-        return Err(format!("hangs: killed after {} s {}", watchdog.as_secs_f64(), tail(&err)));
+    let mut command = Command::new(program);
+    command.args(["run", "--json", "--driver", &target.name(), "--exact", test.name]);
+    let ended = Ended::of(command, watchdog, started)?;
+    let Some(status) = ended.status else {
+        return Err(format!("hangs: killed after {} s {}", watchdog.as_secs_f64(), tail(&ended.stderr)));
     };
-    let report = out.lines().rev().find_map(|line| serde_json::from_str::<Report>(line).ok());
+    let report = ended.stdout.lines().rev().find_map(|line| serde_json::from_str::<Report>(line).ok());
     match report {
         // A test that passed and then died at exit did not pass.
         Some(report) if report.outcome == "fail" || status.success() => Ok(report),
-        _ => Err(format!("the test's process ended with {status} {}", tail(&err))),
+        _ => Err(format!("the test's process ended with {status} {}", tail(&ended.stderr))),
+    }
+}
+
+/// How a process ended.
+pub struct Ended {
+    /// `None`: it was killed by the watchdog.
+    pub status: Option<ExitStatus>,
+    /// What it wrote.
+    pub stdout: String,
+    /// What it wrote to its standard error.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// Runs a process to its end, or kills it when `watchdog` has passed since `started`.
+    ///
+    /// # Errors
+    /// It could not be started, or was lost.
+    pub fn of(mut command: Command, watchdog: Duration, started: Instant) -> Result<Self, String> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("no child process: {error}"))?;
+        // Both pipes are drained while the child runs, or a talkative one would block.
+        let out = child.stdout.take().map(Drain::new);
+        let err = child.stderr.take().map(Drain::new);
+        let status = wait(&mut child, watchdog, started);
+        let [stdout, stderr] = [out, err].map(|drain| drain.map(Drain::finish).unwrap_or_default());
+        Ok(Self { status: status?, stdout, stderr })
     }
 }
 
 /// Waits for the end of the child; `None` if it had to be killed.
-fn wait(
-    child: &mut Child,
-    watchdog: Duration,
-    started: Instant,
-) -> Result<Option<std::process::ExitStatus>, String> {
+fn wait(child: &mut Child, watchdog: Duration, started: Instant) -> Result<Option<ExitStatus>, String> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Ok(Some(status)),
