@@ -407,3 +407,20 @@ fn questions_take_no_room_in_the_queues() {
     assert!(stream.is_complete().unwrap());
     assert!(sim.reports().is_empty(), "{:?}", sim.reports());
 }
+
+/// F3: who kept a submission beyond the end of a lost context hears of the loss.
+#[test]
+fn a_submission_of_a_lost_context_that_has_gone_tells_of_the_loss() {
+    let sim = sim(1);
+    let context = simtile_core::Device::new(sim.driver(), 0).unwrap().create_context().unwrap();
+    let stream = context.new_stream().unwrap();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 16).unwrap();
+    let done = stream.submit().fill(&mut buffer, 1).unwrap();
+    sim.lose_at(None, 1, simtile_driver::sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert!(stream.synchronize().is_err());
+    drop((buffer, stream, context));
+    assert!(simtile_core::drain_background(SOON));
+    for error in [done.wait().unwrap_err(), done.is_complete().unwrap_err()] {
+        assert!(matches!(error, StreamError::ContextLost { .. }), "{error}");
+    }
+}

@@ -9,7 +9,7 @@ use super::lanes::{Lane, Work, drop_user_value};
 use super::shared::Shared;
 use super::stats::add;
 use super::{Context, Owner};
-use crate::stream::drops_go_elsewhere;
+use crate::stream::{Ended, drops_go_elsewhere};
 use simtile_driver::sys::CUcontext;
 use simtile_driver::{Driver, DriverError, call};
 use simtile_hazard::Settled;
@@ -31,7 +31,10 @@ impl Drop for Context {
             return;
         }
         let last = self.shared.leave();
-        if self.shared.link.health.check().is_err() {
+        if let Err(error) = self.shared.link.health.check() {
+            if last {
+                self.shared.names.all().iter().for_each(|(_, name)| name.end(Ended::Failed(error.clone())));
+            }
             drop_user_value(owner);
             return;
         }
@@ -87,10 +90,14 @@ impl Drop for Remains {
         let shared = &*self.shared;
         if self.last {
             // What is asked from here on is answered by the names.
-            let finished = shared.link.health.check().is_ok()
-                && (!matches!(self.owner, Owner::Borrowed(_)) || shared.is_quiet());
+            let health = shared.link.health.check();
+            let quiet = !matches!(self.owner, Owner::Borrowed(_)) || (health.is_ok() && shared.is_quiet());
             for (axis, name) in shared.names.all() {
-                name.end(finished && !shared.tracker.has_failed(axis));
+                name.end(match &health {
+                    Err(error) => Ended::Failed(error.clone()),
+                    Ok(()) if quiet && !shared.tracker.has_failed(axis) => Ended::Finished,
+                    Ok(()) => Ended::Unknown,
+                });
             }
             shared.link.health.set_over();
             shared.end_memory(!matches!(self.owner, Owner::Created));

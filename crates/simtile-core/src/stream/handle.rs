@@ -11,7 +11,7 @@ use core::fmt;
 use simtile_driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
 use simtile_driver::{Driver, DriverError, call};
 use simtile_hazard::{AxisId, StreamKind};
-use simtile_sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use simtile_sync::atomic::{AtomicU64, Ordering};
 use simtile_sync::{Arc, Mutex};
 use std::sync::{OnceLock, Weak};
 
@@ -54,12 +54,19 @@ pub(crate) struct StreamName {
     /// The stream, from when it has been made.
     pub(super) stream: OnceLock<Weak<Stream>>,
     shared: Weak<Shared>,
-    /// The context has ended: what had been submitted has finished by then ([`FINISHED`]), or nobody knows ([`UNKNOWN`]).
-    ended: AtomicU8,
+    /// The context has ended, and so.
+    ended: OnceLock<Ended>,
 }
 
-const FINISHED: u8 = 1;
-const UNKNOWN: u8 = 2;
+/// How a context ended, as far as one stream's work is concerned.
+pub(crate) enum Ended {
+    /// What had been submitted had finished.
+    Finished,
+    /// No call may be made any more: it was lost, or the driver is gone.
+    Failed(CallError),
+    /// Somebody else has it, and nobody asks any more.
+    Unknown,
+}
 
 impl StreamName {
     pub(super) fn new(kind: StreamKind, context: &Context) -> Self {
@@ -70,7 +77,7 @@ impl StreamName {
             trail: Trail::default(),
             stream: OnceLock::new(),
             shared: std::sync::Arc::downgrade(context.shared()),
-            ended: AtomicU8::new(0),
+            ended: OnceLock::new(),
         }
     }
 
@@ -84,14 +91,14 @@ impl StreamName {
         Some(ask(&shared))
     }
 
-    /// The context has ended, and all that was submitted had finished or not.
-    pub(crate) fn end(&self, finished: bool) {
-        self.ended.store(if finished { FINISHED } else { UNKNOWN }, Ordering::Release);
+    /// The context has ended. The first end counts.
+    pub(crate) fn end(&self, how: Ended) {
+        let _ = self.ended.set(how);
     }
 
-    /// Whether everything had finished when the context ended.
-    pub(super) fn had_finished(&self) -> bool {
-        self.ended.load(Ordering::Acquire) == FINISHED
+    /// How the context ended, if it has.
+    pub(super) fn ended(&self) -> Option<&Ended> {
+        self.ended.get()
     }
 
     /// What the stream was given lately.

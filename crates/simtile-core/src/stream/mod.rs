@@ -16,7 +16,7 @@ mod trail;
 
 pub(crate) use across::{Across, Reach, Standing};
 pub use handle::StreamId;
-pub(crate) use handle::{StreamHandle, StreamNames, thread_token};
+pub(crate) use handle::{Ended, StreamHandle, StreamNames, thread_token};
 pub(crate) use host_function::drops_go_elsewhere;
 pub use host_function::{in_host_function, with_drops_elsewhere};
 pub use room::Room;

@@ -6,7 +6,7 @@
 //! finished, whatever becomes of the [`Submission`].
 
 use super::touches::{Touch, Touches};
-use super::{Reach, Stream, StreamId, StreamName, Submit, What};
+use super::{Ended, Reach, Stream, StreamId, StreamName, Submit, What};
 use crate::context::{CoreBackend, Shared, SubmitError, TrackedEvent};
 use crate::error::{Family, LaunchError, MemoryError, On, OnStream, StreamError};
 use crate::graph::{Kernel, Place, Plain};
@@ -672,11 +672,14 @@ impl Submission {
 
     /// The context has ended.
     fn over(&self) -> Result<bool, StreamError> {
-        if self.stream.had_finished() {
-            return Ok(true);
+        let stream = self.stream.to_string();
+        match self.stream.ended() {
+            Some(Ended::Finished) => return Ok(true),
+            Some(Ended::Failed(error)) => return Err(StreamError::from_call(error.clone(), stream)),
+            _ => {}
         }
         let what = "its context has ended, and it was not known to have finished".into();
-        Err(StreamError::Refused { stream: self.stream.to_string(), what })
+        Err(StreamError::Refused { stream, what })
     }
 
     #[cold]
