@@ -33,6 +33,7 @@ crate::frame::registry::tests! { Core, "core_graphs";
     inputs_are_written proves ["G3"],
     kernels_are_given_other_arguments proves ["G3"],
     conditional_nodes proves ["G2"] needs [HOPPER, CONDITIONS],
+    conditional_nodes_in_bodies proves ["G2"] needs [HOPPER, CONDITIONS],
     programmatic_edges proves ["G2", "L1"] needs [HOPPER, EDGES],
     memoised_chains_do_what_chains_do proves ["G4"],
     memoised_chains_are_one_call proves ["G4"],
@@ -366,6 +367,46 @@ fn conditional_nodes(cx: &Cx) -> Check {
         flag.copy_from_slice(&core.stream, &[yes])?;
         graph.launch().enqueue_on(&core.stream)?;
         let found = [sum.to_vec(&core.stream)?[0], seen.to_vec(&core.stream)?[0]];
+        ensure_eq!(found, expected, "what the bodies added");
+    }
+    Ok(())
+}
+
+/// A loop in a loop, and an `if` in that, with conditions of the outermost scope and of a body.
+fn conditional_nodes_in_bodies(cx: &Cx) -> Check {
+    let core = Core::new(cx)?;
+    let image = crate::kernels::CONDITIONAL.strip_suffix(b"\0").unwrap_or_default();
+    let module = core.context.load_module(image)?;
+    let function = |name: &str| module.load_function(name);
+    let (count, add, look) = (function("count_down")?, function("add")?, function("condition_of")?);
+    let word = || DeviceBuffer::from_slice(&core.stream, &[0u32]);
+    let (mut outer, mut inner, mut flag) = (word()?, word()?, word()?);
+    let (mut turns, mut hits) = (word()?, word()?);
+    let forked = core.context.new_stream()?;
+    let graph = CudaGraph::scope(&core.stream, |scope| {
+        scope.fork(&forked)?;
+        scope.record_on(&forked, fill(&mut hits, 5).map(drop))?;
+        let (more, yes) = (scope.condition(1)?, scope.condition(0)?);
+        scope.conditional(&more, Conditional::While, |body| {
+            let again = body.condition(1)?;
+            body.record(fill(&mut inner, 3).map(drop))?;
+            body.record(one(&look, |args| args.arg(again.handle()).read(&inner))?)?;
+            body.conditional(&again, Conditional::While, |body| {
+                body.record(one(&add, |args| args.write(&mut turns).arg(1u32))?)?;
+                body.record(one(&look, |args| args.arg(yes.handle()).read(&flag))?)?;
+                body.conditional(&yes, Conditional::If, |body| {
+                    body.record(one(&add, |args| args.write(&mut hits).arg(10u32))?)
+                })?;
+                body.record(one(&count, |args| args.arg(again.handle()).write(&mut inner))?)
+            })?;
+            body.record(one(&count, |args| args.arg(more.handle()).write(&mut outer))?)
+        })
+    })?;
+    for (rounds, yes, expected) in [(2u32, 0u32, [6, 5]), (1, 1, [9, 35]), (3, 0, [18, 5])] {
+        outer.copy_from_slice(&core.stream, &[rounds])?;
+        flag.copy_from_slice(&core.stream, &[yes])?;
+        graph.launch().enqueue_on(&core.stream)?;
+        let found = [turns.to_vec(&core.stream)?[0], hits.to_vec(&core.stream)?[0]];
         ensure_eq!(found, expected, "what the bodies added");
     }
     Ok(())
