@@ -77,6 +77,7 @@ run() {
     step inter_kernel-one 120 .gpu/inter_kernel --rows 1 --cols 1
     step async_pipeline 120 .gpu/async_pipeline
     step vector_add 120 .gpu/vector_add
+    step endings 120 .gpu/simtile-cts endings --driver cuda --times 3
     # Both drivers in one go: the simulator needs seconds.
     step differential 560 .gpu/xtask differential --out "$out/differential"
 

@@ -39,6 +39,11 @@ pub use simtile_macros::test;
 #[cfg(feature = "macros")]
 pub use simtile_macros::{DeviceCopy, PointerFree};
 
+/// The programs of the guide, which are tests.
+#[cfg(all(doctest, feature = "sim", feature = "macros"))]
+#[doc = include_str!("../../../docs/guide.md")]
+mod guide {}
+
 pub use simtile_async as ops;
 pub use simtile_core as core;
 pub use simtile_driver as driver;
