@@ -242,6 +242,13 @@ pub enum FaultReason {
     Deadlock(String),
     /// A call stack deeper than the device has.
     StackOverflow,
+    /// A stand-in panicked, or gave what it may not.
+    StandIn {
+        /// The kernel or function that it stands for.
+        symbol: String,
+        /// What it did.
+        problem: String,
+    },
     /// Undefined in the ISA in a way that the simulator cannot go on from.
     IllegalInstruction(String),
     /// The driver asked for the end.
@@ -272,6 +279,7 @@ impl fmt::Display for KernelFault {
             FaultReason::StepLimit(limit) => write!(f, "the kernel ran more than {limit} steps")?,
             FaultReason::Deadlock(text) => write!(f, "deadlock: {text}")?,
             FaultReason::StackOverflow => f.write_str("stack overflow")?,
+            FaultReason::StandIn { symbol, problem } => write!(f, "the stand-in for {symbol} {problem}")?,
             FaultReason::IllegalInstruction(text) => write!(f, "illegal instruction: {text}")?,
             FaultReason::Cancelled => f.write_str("cancelled")?,
         }
@@ -280,6 +288,29 @@ impl fmt::Display for KernelFault {
 }
 
 impl std::error::Error for KernelFault {}
+
+/// A call of a function that is not in its image, and that nobody has registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingFunction {
+    /// The function.
+    pub symbol: String,
+    /// The kernel that calls it.
+    pub kernel: String,
+    /// Number of the operation that calls it first.
+    pub operation: u32,
+    /// Its file and line, if the image says them.
+    pub source: Option<(String, u32)>,
+}
+
+impl fmt::Display for MissingFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (kernel {}, operation {}", self.symbol, self.kernel, self.operation)?;
+        if let Some((file, line)) = &self.source {
+            write!(f, ", {file}:{line}")?;
+        }
+        f.write_str(")")
+    }
+}
 
 /// Why an image was refused at load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -306,6 +337,11 @@ pub enum LoadFault {
         /// The newest (or the range) that is taken.
         supported: String,
     },
+    /// Calls of functions that are not in the image and not registered.
+    MissingFunctions {
+        /// The first call of each.
+        calls: Vec<MissingFunction>,
+    },
     /// Built for a GPU that the simulated one is not.
     Target {
         /// The image's target.
@@ -321,6 +357,13 @@ impl fmt::Display for LoadFault {
             Self::Malformed { at, what } => write!(f, "malformed at {at}: {what}"),
             Self::Unsupported { at, what } => write!(f, "not supported by the simulator, at {at}: {what}"),
             Self::Version { found, supported } => write!(f, "version {found}; this driver takes {supported}"),
+            Self::MissingFunctions { calls } => {
+                f.write_str("the image calls functions that it does not have")?;
+                for (i, call) in calls.iter().enumerate() {
+                    write!(f, "{} {call}", if i == 0 { ":" } else { "," })?;
+                }
+                Ok(())
+            }
             Self::Target { found, device } => write!(f, "built for {found}; the device is {device}"),
         }
     }

@@ -51,3 +51,4 @@ pub use null::null;
 pub use profile::Profile;
 pub use report::{Report, ReportKind};
 pub use simulator::{Builder, Gate, Simulator};
+pub use tile::{TileCall, TileConstant, TileElement, TileType, TileValue};

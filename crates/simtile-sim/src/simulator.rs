@@ -10,6 +10,7 @@ use crate::lacks::Lacks;
 use crate::modules::{StandInCall, StandInError};
 use crate::profile::Profile;
 use crate::report::Report;
+use crate::tile::{TileCall, TileValue};
 use simtile_driver::count::{Counted, Counts};
 use simtile_driver::sys::{CUresult, CUstream};
 use simtile_driver::{Driver, Entry, State};
@@ -212,6 +213,30 @@ impl Simulator {
         function: impl Fn(&StandInCall<'_>) -> Result<(), StandInError> + Send + Sync + 'static,
     ) {
         self.core().modules.stand_ins.register(symbol, Arc::new(function));
+    }
+
+    /// Runs a Rust function wherever Tile code calls a function of this name that a tile library supplies (`preview$call`).
+    /// Modules that are loaded already keep what they have; one that calls a function which is not registered is refused.
+    ///
+    /// The function gets the operand tiles and gives the result tiles; it may run on several blocks at once. Tiles of another
+    /// number or type than the call has as results, and a panic, end the kernel as a fault of the stand-in
+    /// (`CUDA_ERROR_LAUNCH_FAILED`); an error that it returns ends it as a kernel's bad access or assertion does.
+    ///
+    /// ```
+    /// # use simtile_sim::{Simulator, TileValue};
+    /// # let simulator = Simulator::builder().quiet().build();
+    /// simulator.register_tile_function("twice", |call| {
+    ///     let [x] = call.operands else { return Err("one operand".to_owned().into()) };
+    ///     let doubled: Vec<f32> = x.values::<f32>()?.iter().map(|x| 2.0 * x).collect();
+    ///     Ok(vec![TileValue::from_values(x.tile_type(), &doubled)?])
+    /// });
+    /// ```
+    pub fn register_tile_function(
+        &self,
+        symbol: &str,
+        function: impl Fn(&TileCall<'_>) -> Result<Vec<TileValue>, StandInError> + Send + Sync + 'static,
+    ) {
+        self.core().modules.stand_ins.register_tile(symbol, std::sync::Arc::new(function));
     }
 
     /// Whether handle values of destroyed objects are handed out again at once, as the real driver may do: contexts,

@@ -182,7 +182,7 @@ pub(crate) fn fault_code(reason: &FaultReason) -> CUresult {
             _ => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
         },
         FaultReason::Space { .. } => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
-        FaultReason::Trap => CUresult::CUDA_ERROR_LAUNCH_FAILED,
+        FaultReason::Trap | FaultReason::StandIn { .. } => CUresult::CUDA_ERROR_LAUNCH_FAILED,
         FaultReason::Assert(_) => CUresult::CUDA_ERROR_ASSERT,
         FaultReason::StepLimit(_) | FaultReason::Deadlock(_) => CUresult::CUDA_ERROR_LAUNCH_TIMEOUT,
         FaultReason::StackOverflow => CUresult::CUDA_ERROR_HARDWARE_STACK_ERROR,

@@ -71,7 +71,7 @@ fn parse(
                 "a driver older than 13.0 takes no Tile bytecode",
             ));
         }
-        return crate::modules::load_tile(image, traits)
+        return crate::modules::load_tile(image, traits, &stand_ins.tile_functions())
             .map_err(|fault| refusal(&fault, CUresult::CUDA_ERROR_INVALID_IMAGE));
     }
     if elf::is_elf(image) {
@@ -99,8 +99,14 @@ fn refusal(fault: &LoadFault, malformed: CUresult) -> Refusal {
         LoadFault::Target { .. } => CUresult::CUDA_ERROR_INVALID_PTX,
         LoadFault::Version { .. } => CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
         LoadFault::Unsupported { .. } => CUresult::CUDA_ERROR_NOT_SUPPORTED,
+        // As for a kernel of which there is only machine code: there is nothing that could run.
+        LoadFault::MissingFunctions { .. } => CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
     };
-    Refusal::new(code, fault.to_string())
+    let mut refusal = Refusal::new(code, fault.to_string());
+    if let LoadFault::MissingFunctions { calls } = fault {
+        refusal.hint = Some(super::standin::registration_of_functions(calls));
+    }
+    refusal
 }
 
 fn fat(image: &[u8], traits: DeviceTraits, stand_ins: &super::StandIns) -> Result<Arc<dyn Program>, Refusal> {

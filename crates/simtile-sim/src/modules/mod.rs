@@ -18,6 +18,7 @@ use crate::exec::{DeviceTraits, GlobalInfo, KernelInfo, LoadFault, Program};
 use crate::handles::{Handles, Kind};
 use crate::memory::{Allocation, MemoryKind, Origin};
 use crate::profile::Limits;
+use crate::tile::TileFunctions;
 use core::ffi::c_char;
 use simtile_driver::sys::{CUfunction, CUkernel, CUlibrary, CUmemAttach_flags, CUmodule, CUresult};
 use simtile_sync::{Arc, Mutex};
@@ -34,8 +35,12 @@ pub(crate) fn load_ptx(text: &str, traits: DeviceTraits) -> Result<Arc<dyn Progr
 }
 
 /// Tile bytecode becomes a program.
-pub(crate) fn load_tile(bytes: &[u8], traits: DeviceTraits) -> Result<Arc<dyn Program>, LoadFault> {
-    crate::tile::load(bytes, traits).map(Arc::from)
+pub(crate) fn load_tile(
+    bytes: &[u8],
+    traits: DeviceTraits,
+    functions: &TileFunctions,
+) -> Result<Arc<dyn Program>, LoadFault> {
+    crate::tile::load_with(bytes, traits, functions).map(Arc::from)
 }
 
 /// What `cuFuncSetAttribute` sets.

@@ -1,15 +1,18 @@
-//! Stand-ins: Rust functions in place of kernels that exist only as machine code.
+//! Stand-ins: Rust functions in place of kernels that exist only as machine code, and of functions that Tile code calls and
+//! that libraries supply.
 
 use super::image::Refusal;
 use crate::exec::{
-    ExecContext, FaultReason, GlobalInfo, KernelFault, KernelInfo, KernelModel, LaunchSpec, ParamInfo,
-    Program, Site,
+    ExecContext, FaultReason, GlobalInfo, KernelFault, KernelInfo, KernelModel, LaunchSpec, MissingFunction,
+    ParamInfo, Program, Site,
 };
 use crate::memory::{DeviceView, MemoryFault, Window};
+use crate::tile::{Function as TileFunction, TileFunctions, panic_text};
 use simtile_driver::sys::CUresult;
 use simtile_image::elf::Cubin;
 use simtile_sync::{Arc, Mutex};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a stand-in sees of a launch.
 pub struct StandInCall<'a> {
@@ -80,15 +83,26 @@ impl From<String> for StandInError {
 
 type Function = Arc<dyn Fn(&StandInCall<'_>) -> Result<(), StandInError> + Send + Sync>;
 
-/// The registered stand-ins, by kernel name.
+/// The registered stand-ins, by name: of kernels, and of functions that Tile code calls.
 #[derive(Default)]
 pub(crate) struct StandIns {
     functions: Mutex<BTreeMap<String, Function>>,
+    tile: Mutex<TileFunctions>,
 }
 
 impl StandIns {
     pub(crate) fn register(&self, symbol: &str, function: Function) {
-        self.functions.lock().insert(symbol.to_owned(), function);
+        // Dropped behind the statement, when the lock is free again: it is somebody else's code.
+        let _old = self.functions.lock().insert(symbol.to_owned(), function);
+    }
+
+    pub(crate) fn register_tile(&self, symbol: &str, function: TileFunction) {
+        let _old = self.tile.lock().insert(symbol, function);
+    }
+
+    /// The functions that are registered now.
+    pub(super) fn tile_functions(&self) -> TileFunctions {
+        self.tile.lock().clone()
     }
 
     /// A program for a cubin whose kernels all have stand-ins.
@@ -135,6 +149,17 @@ impl StandIns {
     }
 }
 
+/// What to write so that functions that Tile code calls are there.
+pub(super) fn registration_of_functions(missing: &[MissingFunction]) -> String {
+    let lines = missing.iter().map(|call| {
+        format!(
+            "simulator.register_tile_function({:?}, |call| {{ /* the result tiles */ Ok(vec![]) }});",
+            call.symbol
+        )
+    });
+    format!("register a stand-in before loading:\n    {}", lines.collect::<Vec<_>>().join("\n    "))
+}
+
 /// Sizes beyond 32 bits are refused when the program is placed.
 fn word(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
@@ -163,16 +188,23 @@ impl Program for StandInProgram {
         let (Some(function), Some(info)) = (self.functions.get(kernel), self.kernels.get(kernel)) else {
             return Ok(());
         };
-        function(&StandInCall { launch, memory: context.memory }).map_err(|error| KernelFault {
+        let fault = |reason| KernelFault {
             site: Box::new(Site {
                 kernel: info.name.clone(),
                 instruction: "stand-in".to_owned(),
                 ..Site::default()
             }),
-            reason: match error {
-                StandInError::Memory(fault) => FaultReason::Memory(fault),
-                StandInError::Other(text) => FaultReason::Assert(text),
-            },
-        })
+            reason,
+        };
+        let call = StandInCall { launch, memory: context.memory };
+        // Somebody else's code: its panic is its kernel's fault.
+        match catch_unwind(AssertUnwindSafe(|| function(&call))) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(StandInError::Memory(memory))) => Err(fault(FaultReason::Memory(memory))),
+            Ok(Err(StandInError::Other(text))) => Err(fault(FaultReason::Assert(text))),
+            Err(payload) => {
+                Err(fault(FaultReason::StandIn { symbol: info.name.clone(), problem: panic_text(&*payload) }))
+            }
+        }
     }
 }

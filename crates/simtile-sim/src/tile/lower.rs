@@ -5,9 +5,10 @@
 //! position in the entry, counted through nested regions.
 
 use super::attrs;
+use super::call::TileFunctions;
 use super::op::{Code, Inst, Kernel, Op, OpSite, Use};
 use super::types::{Elem, TileTy, Ty, convert};
-use crate::exec::{GlobalInfo, KernelInfo, KernelModel, LoadFault, ParamInfo};
+use crate::exec::{GlobalInfo, KernelInfo, KernelModel, LoadFault, MissingFunction, ParamInfo};
 use cutile_ir::bytecode::Opcode;
 use cutile_ir::ir::{
     Attribute, BlockId, Location, Module, OpId, Operation, RegionId, Type, Value, ValueProducer,
@@ -99,7 +100,7 @@ pub(super) struct Lowered {
 }
 
 /// Decodes a module.
-pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
+pub(super) fn lower(module: &Module, functions: &TileFunctions) -> Result<Lowered, LoadFault> {
     let malformed = |what: String| LoadFault::Malformed { at: 0, what };
     let mut globals = Vec::new();
     let mut constants = 0;
@@ -158,6 +159,7 @@ pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
         }
     }
     let (mut kernels, mut infos) = (Vec::new(), Vec::new());
+    let mut missing = Vec::new();
     let mut names = HashSet::new();
     for &entry in &module.functions {
         let op = module.op(entry);
@@ -169,6 +171,9 @@ pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
             module,
             results: &results,
             globals: &global_types,
+            functions,
+            missing: &mut missing,
+            entry_name: &name,
             defs: HashMap::new(),
             slots: 0,
             windows: 0,
@@ -182,6 +187,10 @@ pub(super) fn lower(module: &Module) -> Result<Lowered, LoadFault> {
         kernels.push(kernel);
         infos.push(info);
     }
+    // Last, so that what no registration could help is said first.
+    if !missing.is_empty() {
+        return Err(LoadFault::MissingFunctions { calls: missing });
+    }
     Ok(Lowered { kernels, infos, globals })
 }
 
@@ -190,6 +199,10 @@ pub(super) struct Lower<'m> {
     pub(super) module: &'m Module,
     results: &'m HashMap<(OpId, u32), Value>,
     pub(super) globals: &'m HashMap<&'m str, (usize, Elem)>,
+    pub(super) functions: &'m TileFunctions,
+    /// Calls of functions that are not registered, each function once.
+    pub(super) missing: &'m mut Vec<MissingFunction>,
+    pub(super) entry_name: &'m str,
     defs: HashMap<Value, Def>,
     slots: u32,
     pub(super) windows: u32,

@@ -22,8 +22,10 @@
 //!   Elements of 4 bits lie two in a byte, the lower half first; they are reached through views, since a pointer names a byte.
 //! * **Multicast memory** is that of the simulator's multicast objects. Reductions other than sums have numbers whose meaning
 //!   is not published; they are refused at load.
-//! * **Architecture**: operations that only newer GPUs have run as well, except calls of SIMT code in libraries and
-//!   `valid_check`, which are refused at load by name and number.
+//! * **Calls** of functions that a tile library supplies run the Rust function that is registered under that name
+//!   ([`TileFunctions`]); without one the module is refused at load, with the line that registers it.
+//! * **Architecture**: operations that only newer GPUs have run as well, except `valid_check`, which is refused at load by name
+//!   and number.
 //! * **Limits**: 2^24 elements a tile, 2 GiB of tiles, 2^20 operations and 64 levels of nesting an entry, 256 MiB of
 //!   constants a module, rank 16, 64 MiB of `alloca` a running block, 1 MiB of text a print.
 //! * **Steps** ([`ExecContext::step_limit`]): one an operation, and one more for every 2^16 elements or products.
@@ -32,6 +34,7 @@
 
 mod assume;
 mod attrs;
+mod call;
 mod data;
 mod elementwise;
 mod float;
@@ -58,17 +61,35 @@ use crate::exec::{
 use cutile_ir::ir::Module;
 use simtile_image::tile::TileError;
 
+pub(crate) use call::panic_text;
+pub use call::{TileCall, TileConstant, TileFunctions, TileType, TileValue};
+pub use cutile_ir::ir::ScalarType;
+pub(crate) use op::Function;
+pub use types::Elem as TileElement;
+
 struct TileProgram {
     kernels: Vec<op::Kernel>,
     infos: Vec<KernelInfo>,
     globals: Vec<GlobalInfo>,
 }
 
+/// Loads bytecode of the versions that `simtile_image::tile` reads, with no functions of libraries.
+///
+/// # Errors
+/// As [`load_with`].
+pub fn load(bytes: &[u8], traits: DeviceTraits) -> Result<Box<dyn Program>, LoadFault> {
+    load_with(bytes, traits, &TileFunctions::new())
+}
+
 /// Loads bytecode of the versions that `simtile_image::tile` reads.
 ///
 /// # Errors
 /// Not readable bytecode, a version that is not known, or as [`load_module`].
-pub fn load(bytes: &[u8], traits: DeviceTraits) -> Result<Box<dyn Program>, LoadFault> {
+pub fn load_with(
+    bytes: &[u8],
+    traits: DeviceTraits,
+    functions: &TileFunctions,
+) -> Result<Box<dyn Program>, LoadFault> {
     let module = simtile_image::tile::read(bytes).map_err(|error| match error {
         TileError::Version { found, oldest, newest } => {
             LoadFault::Version { found: found.to_string(), supported: format!("{oldest} to {newest}") }
@@ -76,18 +97,27 @@ pub fn load(bytes: &[u8], traits: DeviceTraits) -> Result<Box<dyn Program>, Load
         TileError::Unsupported { offset, what } => LoadFault::Unsupported { at: offset as u64, what },
         other => LoadFault::Malformed { at: other.offset() as u64, what: other.to_string() },
     })?;
-    load_module(module, traits)
+    load_module(module, traits, functions)
 }
 
 /// Loads a module.
 ///
 /// # Errors
-/// Malformed, or an operation, type or attribute that is not built; with its name and number.
-pub fn load_module(module: Module, _traits: DeviceTraits) -> Result<Box<dyn Program>, LoadFault> {
+/// Malformed, or an operation, type or attribute that is not built; with its name and number. A call of a function that is
+/// not registered.
+pub fn load_module(
+    module: Module,
+    _traits: DeviceTraits,
+    functions: &TileFunctions,
+) -> Result<Box<dyn Program>, LoadFault> {
     // The module's arenas panic on ids of another module, and nothing in its API lets us ask first.
-    let lowered = std::panic::catch_unwind(|| lower::lower(&module)).unwrap_or_else(|_| {
-        Err(LoadFault::Malformed { at: 0, what: "the module refers to parts that it does not have".into() })
-    })?;
+    let lowered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lower::lower(&module, functions)))
+        .unwrap_or_else(|_| {
+            Err(LoadFault::Malformed {
+                at: 0,
+                what: "the module refers to parts that it does not have".into(),
+            })
+        })?;
     Ok(Box::new(TileProgram { kernels: lowered.kernels, infos: lowered.infos, globals: lowered.globals }))
 }
 

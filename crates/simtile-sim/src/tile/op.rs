@@ -2,12 +2,15 @@
 //!
 //! All types, shapes, attributes and operand counts were checked when this was built.
 
+use super::call::{TileCall, TileConstant, TileType, TileValue};
 use super::data::Data;
 use super::elementwise::{Compare, Convert, FloatBinary, FloatUnary, IntBinary, IntUnary};
 use super::float::Round;
 use super::print::Piece;
 use super::types::{Elem, Shape, TileTy, ViewTy};
+use crate::modules::StandInError;
 use cutile_ir::ir::ScalarType;
+use std::fmt;
 use std::sync::Arc;
 
 /// An operand: a slot of the frame, and whether this is its last use, so that the value may be taken.
@@ -128,6 +131,30 @@ pub(super) struct ViewAccess {
     pub(super) inbounds: Vec<bool>,
 }
 
+/// A registered function.
+pub(crate) type Function = Arc<dyn Fn(&TileCall<'_>) -> Result<Vec<TileValue>, StandInError> + Send + Sync>;
+
+/// A call of a function that is not in the module.
+pub(super) struct Call {
+    pub(super) symbol: String,
+    /// `None` if nobody registered one; then the module is refused.
+    pub(super) function: Option<Function>,
+    pub(super) constants: Vec<TileConstant>,
+    /// Types of the operands that are tiles.
+    pub(super) operands: Vec<Arc<TileType>>,
+    /// Types of the results that are tiles.
+    pub(super) expected: Vec<TileType>,
+    /// Of all results, whether they are tiles. The others are tokens.
+    pub(super) results: Vec<bool>,
+    pub(super) window: u32,
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call").field("symbol", &self.symbol).finish_non_exhaustive()
+    }
+}
+
 /// An operation. Operands are in the order of the bytecode; optional ones that are present are noted.
 #[derive(Debug)]
 pub(super) enum Op {
@@ -141,6 +168,7 @@ pub(super) enum Op {
     /// Makes a token; whatever it waits for has happened, since operations run in program order.
     Token,
     Global(usize),
+    Call(Box<Call>),
     Alloca {
         bytes: u64,
         align: u64,

@@ -52,6 +52,14 @@ impl Val {
         }
     }
 
+    /// The elements, shared.
+    pub(super) fn shared(self) -> Arc<Data> {
+        match self {
+            Val::Tile(data) => data,
+            _ => Arc::new(NOTHING.clone()),
+        }
+    }
+
     fn owned(self) -> Data {
         match self {
             Val::Tile(data) => Arc::try_unwrap(data).unwrap_or_else(|shared| (*shared).clone()),
@@ -153,6 +161,18 @@ impl<'a> Block<'a> {
             None => (String::new(), None),
         };
         Site { kernel: self.kernel.name.clone(), source, instruction, block: self.id, thread: [0; 3] }
+    }
+
+    pub(super) fn kernel_name(&self) -> &str {
+        &self.kernel.name
+    }
+
+    pub(super) fn id(&self) -> [u32; 3] {
+        self.id
+    }
+
+    pub(super) fn grid(&self) -> [u32; 3] {
+        self.launch.grid
     }
 
     pub(super) fn report(&self, kind: FindingKind) {
@@ -287,6 +307,7 @@ impl<'a> Block<'a> {
                 let address = self.context.globals.get(*index).copied().unwrap_or(0);
                 smallvec::smallvec![Val::scalar(POINTER, address)]
             }
+            Call(call) => self.call(call, v)?,
             Alloca { bytes, align } => {
                 smallvec::smallvec![Val::scalar(POINTER, self.alloca(*bytes, *align)?)]
             }

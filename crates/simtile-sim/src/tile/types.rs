@@ -21,7 +21,7 @@ pub(super) fn count(shape: &[usize]) -> usize {
 
 /// What a tile consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Elem {
+pub enum Elem {
     /// Numbers.
     Scalar(ScalarType),
     /// Device addresses of numbers.

@@ -10,7 +10,7 @@ use cutile_ir::ir::{Operation, PointerAttribute, ScalarType};
 use std::ops::Range;
 
 impl Lower<'_> {
-    fn window(&mut self) -> u32 {
+    pub(super) fn window(&mut self) -> u32 {
         self.window_sites.push(self.sites.len().saturating_sub(1) as u32);
         self.windows += 1;
         self.windows - 1

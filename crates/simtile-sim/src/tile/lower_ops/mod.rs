@@ -1,9 +1,10 @@
 //! Checks and decodes the operations without regions: operand counts, types, shapes and attributes of each opcode.
 //!
 //! By kind: [`arithmetic`] (numbers and conversions), [`shapes`], [`memory`] (views, pointers, multicast), [`checks`]
-//! (assertions, promises, printing). Here are what they share, and the dispatch.
+//! (assertions, promises, printing), [`calls`] (functions of libraries). Here are what they share, and the dispatch.
 
 mod arithmetic;
+mod calls;
 mod checks;
 mod memory;
 mod shapes;
@@ -262,9 +263,7 @@ impl Lower<'_> {
             MultimemLoadReduceViewTko | MultimemReduceViewTko | MultimemStoreViewTko => {
                 self.multimem_access(op, operands, results)
             }
-            // A preview of Tile IR 13.5, which calls SIMT code of a library that is linked later: nothing in the module
-            // says what it does.
-            PreviewCall => Err(Fail::unsupported("the callee is SIMT code outside of the module")),
+            PreviewCall => self.call(op, operands, results),
             Entry | Global | Module => Err("stands inside of an entry".into()),
             If | For | Loop | Reduce | Scan | Yield | Continue | Break | Return => {
                 Err("stands where it cannot".into())

@@ -5,7 +5,7 @@
 
 use super::machine::TRAITS;
 use crate::exec::{LoadFault, Program};
-use crate::tile::load_module;
+use crate::tile::{TileFunctions, load_module};
 use cutile_ir::builder::{OpBuilder, append_op, build_single_block_region};
 pub(super) use cutile_ir::bytecode::Opcode;
 pub(super) use cutile_ir::ir::ScalarType::*;
@@ -306,7 +306,7 @@ impl K {
     }
 
     pub(super) fn load(self) -> Result<Box<dyn Program>, LoadFault> {
-        load_module(self.module(), TRAITS)
+        load_module(self.module(), TRAITS, &TileFunctions::new())
     }
 
     /// The loaded program.
@@ -315,7 +315,7 @@ impl K {
         if let Some(assembler) = std::env::var_os("TILEIRAS") {
             assemble(&module, &assembler);
         }
-        match load_module(module, TRAITS) {
+        match load_module(module, TRAITS, &TileFunctions::new()) {
             Ok(program) => program,
             Err(fault) => panic!("{fault}"),
         }

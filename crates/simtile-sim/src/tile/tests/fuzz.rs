@@ -5,7 +5,7 @@
 use super::artifacts::{GEMM, SOFTMAX, VADD, tensor};
 use super::machine::{Arg, Machine, Random, TRAITS};
 use super::*;
-use crate::tile::{load, load_module};
+use crate::tile::{TileFunctions, load, load_module};
 use simtile_image::tile::read;
 
 fn module(bytes: &[u8]) -> Module {
@@ -29,7 +29,7 @@ fn renamed_entries_and_edited_constants() {
             module.op_mut(op).opcode = Opcode::SubF;
         }
     }
-    let Ok(program) = load_module(module, TRAITS) else { panic!("loads") };
+    let Ok(program) = load_module(module, TRAITS, &TileFunctions::new()) else { panic!("loads") };
     assert_eq!(program.kernels()[0].name, "rs_gemm_f16");
     let machine = Machine::new();
     let (a, b, c) = (machine.put(&[5.0f32, 6.0]), machine.put(&[1.0f32, 8.0]), machine.alloc(8));
@@ -176,7 +176,7 @@ fn mutated_modules() {
                     }
                 }
             }
-            if let Some(program) = accepted(load_module(module, TRAITS)) {
+            if let Some(program) = accepted(load_module(module, TRAITS, &TileFunctions::new())) {
                 loaded += 1;
                 exercise(&*program);
             }

@@ -5,6 +5,7 @@ mod machine;
 
 mod arithmetic;
 mod artifacts;
+mod calls;
 mod control;
 mod folds;
 mod fuzz;

@@ -47,6 +47,9 @@ fn remark(opcode: Opcode) -> &'static str {
         MultimemLoadReduceViewTko | MultimemReduceViewTko => {
             "on the simulator's multicast objects; sums (the numbers of other reductions are not published: refused)"
         }
+        PreviewCall => {
+            "tiles and tokens; runs the function registered by `Simulator::register_tile_function`"
+        }
         MultimemStoreViewTko => "on the simulator's multicast objects",
         _ => "",
     }
@@ -77,8 +80,8 @@ fn table() -> String {
     out + &format!(
         "\n{built} of {} are built.\n\n`preview$call` is a preview that Tile IR's release notes (13.5, *New Operations*) call not \
          portable to future versions: it calls functions of a SIMT library, compiled and linked by other tools \
-         (`preview$extern_impl`). Bytecode has the name of the callee and no more, so there is nothing that a simulator \
-         could run.\n",
+         (`preview$extern_impl`). Bytecode has the name of the callee and no more, so what runs is the Rust function registered \
+         under that name; a module that calls one which is not registered is refused with the line that registers it.\n",
         OPCODES.len()
     )
 }
