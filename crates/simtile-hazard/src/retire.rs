@@ -9,6 +9,7 @@ use crate::region::{Foreign, Region};
 use crate::stats::Rule;
 use crate::stream::{Action, Held, Later, Request, StreamInner, StreamKind, StreamState};
 use crate::tracker::{Inner, Tracker};
+use simtile_sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 /// What became of retired memory.
@@ -28,6 +29,15 @@ pub enum Retired {
 const CANDIDATES: usize = 4;
 
 impl<B: Backend> Tracker<B> {
+    /// Whether foreign code may still use the region: it came back from nobody knows which stream, and no synchronisation of
+    /// everything that began after that has ended. Retired now its memory would be kept for ever.
+    pub fn is_quarantined(&self, region: &mut Region) -> bool {
+        match region.guard.get_mut().get_mut().foreign {
+            Foreign::Quarantined(at) => self.inner.syncs_done.load(Ordering::Acquire) <= at,
+            _ => false,
+        }
+    }
+
     /// Retires `memory`, whose accesses `region` knows, when its last handle has gone. Never waits.
     pub fn retire(&self, mut region: Region, memory: B::Memory) -> Retired {
         let inner = &*self.inner;
@@ -42,11 +52,7 @@ impl<B: Backend> Tracker<B> {
             }
         });
         let quarantined = match state.foreign {
-            Foreign::Quarantined(at)
-                if inner.syncs_done.load(simtile_sync::atomic::Ordering::Acquire) > at =>
-            {
-                false
-            }
+            Foreign::Quarantined(at) if inner.syncs_done.load(Ordering::Acquire) > at => false,
             Foreign::None => false,
             _ => true,
         };

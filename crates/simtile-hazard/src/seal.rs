@@ -45,10 +45,19 @@ impl<B: Backend> Inner<B> {
             // Everything before the capture was sealed when it began.
             return false;
         }
+        // Who asks every stream for whatever it has (a drain, a wait for room) may ask one that has nothing new. That it cannot be
+        // recorded on, being closed meanwhile or captured by its owner, is no failure then: all work of ours has its event.
+        let new = state.last_used > slot.recorded().max(slot.completed());
+        if !new && state.handle.is_none() {
+            self.stats.fire(Rule::SealNothing);
+            return false;
+        }
         if ask && site!(RefuseBorrowedCapturing) {
             let capturing = state.handle.as_ref().map(|handle| self.backend.is_capturing(handle));
             if !matches!(capturing, Some(Ok(false))) {
-                self.record_failed(stream, state);
+                if new {
+                    self.record_failed(stream, state);
+                }
                 return false;
             }
         }

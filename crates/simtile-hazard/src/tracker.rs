@@ -193,6 +193,13 @@ impl<B: Backend> Tracker<B> {
         self.inner.axes.is_failed(axis)
     }
 
+    /// Whether any axis has failed: there may be work of which nobody will know when it ends.
+    pub fn has_failed_axes(&self) -> bool {
+        let mut failed = false;
+        self.inner.axes.each(|_, slot| failed |= slot.has(FAILED));
+        failed
+    }
+
     /// Seals every stream that can be sealed without waiting for its lock, and gives the stamps of all work so far that is
     /// not known to be complete. For a drain.
     pub fn tails(&self) -> Vec<Stamp> {

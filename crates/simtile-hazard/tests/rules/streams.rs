@@ -33,6 +33,47 @@ fn a_borrowed_stream_is_asked_first_whether_it_is_capturing() {
 }
 
 #[test]
+fn who_asks_a_borrowed_stream_that_captures_and_has_nothing_new_fails_nothing() {
+    let lab = Lab::new();
+    let (a, b, x) = (lab.stream_of(StreamKind::Borrowed), lab.stream(), lab.region(64));
+    lab.submit(&a, &[write(&x)]);
+    lab.world().streams[a.sim].foreign_capture = true;
+    // A drain, or an allocation that looks for room, asks every stream for the end of all it has.
+    for _ in 0..3 {
+        lab.tracker.tails();
+    }
+    assert_eq!((lab.fired(Rule::RecordFailed), lab.fired(Rule::AxisFailed)), (0, 0));
+    lab.world().streams[a.sim].foreign_capture = false;
+    lab.submit(&b, &[read(&x)]);
+    lab.submit(&a, &[write(&x)]);
+    lab.run();
+    assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Reclaimer);
+    lab.clean();
+}
+
+#[test]
+fn who_asks_a_stream_that_was_closed_meanwhile_fails_nothing() {
+    let lab = Lab::new();
+    let (a, b, x, y) = (lab.stream(), lab.stream(), lab.region(64), lab.region(64));
+    let seal = Options { seal: true, ..Options::default() };
+    let done = lab.try_with(&a, &[write(&x), write(&y)], &seal).expect("sealed");
+    // While a free holds the stream, its last handle goes, and somebody who looks for room asks for its end: in this order.
+    let (tracker, stream) = (lab.tracker.clone(), a.stream);
+    at_next_call(move || {
+        drop(stream);
+        tracker.tails();
+    });
+    assert_eq!(lab.tracker.retire(y.region, y.memory), Retired::Inline(done.stamp.axis));
+    assert!(lab.world().streams[a.sim].closed);
+    assert_eq!((lab.fired(Rule::RecordFailed), lab.fired(Rule::AxisFailed)), (0, 0));
+    lab.submit(&b, &[read(&x)]);
+    lab.run();
+    lab.tracker.wait(done.stamp).expect("complete");
+    assert_eq!(lab.tracker.retire(x.region, x.memory), Retired::Inline(b.stream.axis()));
+    lab.clean();
+}
+
+#[test]
 fn the_frontier_of_a_borrowed_stream_skips_no_wait() {
     let lab = Lab::new();
     lab.world().strict = false;
