@@ -337,6 +337,49 @@ fn what_comes_back_from_nowhere_waits_for_a_synchronisation() {
     assert!(sim.reports().is_empty(), "{:?}", sim.reports());
 }
 
+/// What came back from nowhere and is dropped before a synchronisation is not lost: the synchronisation gives it back. One that began
+/// before the return does not.
+#[test]
+fn what_is_dropped_after_it_came_back_from_nowhere_waits_for_a_synchronisation() {
+    let (sim, context, stream) = checked();
+    let raw = raw_stream(&context);
+    let export = || DeviceBuffer::from_slice(&stream, &[3u32; 160]).unwrap().export().unwrap();
+    let exported = export();
+    let address = exported.cu_deviceptr();
+    // SAFETY: nobody used it.
+    drop(unsafe { exported.take_back_unknown() });
+    let stats = context.stats();
+    assert_eq!((stats.live_allocations, stats.reclaiming_bytes, stats.quarantined), (0, 768, 0));
+    let others: Vec<_> = (0..4).map(|_| DeviceBuffer::<u32>::zeroed(&stream, 160).unwrap()).collect();
+    assert!(others.iter().all(|other| other.cu_deviceptr() != address), "foreign code may still use it");
+    let freed = sim.counts().of(Entry::cuMemFreeAsync);
+    context.synchronize_all().unwrap();
+    assert!(context.drain(SOON).is_complete());
+    assert_eq!(sim.counts().of(Entry::cuMemFreeAsync), freed + 1);
+    assert_eq!((context.stats().reclaiming_bytes, context.stats().quarantined), (0, 0));
+    // Foreign work holds a synchronisation up, and the memory comes back meanwhile.
+    let gate = sim.gate(raw).unwrap();
+    // SAFETY: the stream is alive, and the function takes nothing.
+    unsafe { call!(sim.driver(), cuLaunchHostFunc(raw, Some(nothing), std::ptr::null_mut())) }.unwrap();
+    let (before, exported) = (sim.counts().of(Entry::cuCtxSynchronize), export());
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| context.synchronize_all().unwrap());
+        until(|| sim.counts().of(Entry::cuCtxSynchronize) > before);
+        // SAFETY: nobody used it.
+        drop(unsafe { exported.take_back_unknown() });
+        gate.open();
+        waiter.join().unwrap();
+    });
+    assert_eq!(context.stats().reclaiming_bytes, 768, "it began before the return");
+    context.synchronize_all().unwrap();
+    assert!(context.drain(SOON).is_complete());
+    assert_eq!((context.stats().reclaiming_bytes, context.stats().quarantined), (0, 0));
+    assert!(context.take_errors().is_empty());
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}
+
+unsafe extern "C" fn nothing(_: *mut std::ffi::c_void) {}
+
 #[test]
 fn an_export_comes_back_by_a_stream_of_another_device() {
     let sim = Simulator::builder().devices(2).checks(Checks::ALL).quiet().build();

@@ -65,6 +65,7 @@ contracts! {
     Together: LaunchConfig1D = spec("together").with_cooperative();
     Both: LaunchConfig1D = spec("cluster_dsm").with_cluster((2, 1, 1)).with_cooperative();
     Narrow: LaunchConfig1D = spec("narrow").with_u32_coordinates();
+    Line: LaunchConfig3D = LaunchContractSpec::new("line", BlockRequirement::Exact((256, 1, 1)), Shared::NONE);
 }
 
 fn load(context: &Arc<Context>, text: &str, name: &str) -> Function {
@@ -243,4 +244,42 @@ fn devices_without_clusters_and_streams_of_others() {
     }
     // A second handle of the same context is the same context.
     prepared.validate_stream(&context(&sim, 0).new_stream().unwrap()).unwrap();
+}
+
+/// fr_D8: a block of another shape, or of more threads than the kernel was built for, is refused when the launch is prepared; what is prepared
+/// is of its device. (That it is of its kernel and of its rank is a matter of types: `compile_fail/prepared_for_another.rs`.)
+#[test]
+fn fr_d8_a_prepared_launch_is_of_one_domain_and_one_device() {
+    let sim = sim(2);
+    let (zero, one_) = (context(&sim, 0), context(&sim, 1));
+    let free = load(&zero, KERNELS, "free");
+    let at = |block| LaunchConfig3D::new((4, 1, 1), block, 0);
+    for block in [(8, 2, 1), (16, 16, 1), (1, 256, 1), (255, 1, 1), (512, 1, 1)] {
+        assert_eq!(
+            refusal::<Line>(&free, at(block)),
+            E::BlockShapeMismatch { kernel: "line", required: (256, 1, 1), actual: block }
+        );
+    }
+    // Its launch bounds are 128 threads, whatever the contract says.
+    let narrow = load(&zero, KERNELS, "narrow");
+    assert_eq!(
+        refusal::<Line>(&narrow, at((256, 1, 1))),
+        E::FunctionThreadsPerBlockExceeded { kernel: "line", threads: 256, limit: 128 }
+    );
+    let prepared = PreparedLaunch::<Line>::prepare(&free, at((256, 1, 1))).unwrap();
+    let (near, far) = (zero.new_stream().unwrap(), one_.new_stream().unwrap());
+    let before = sim.counts().of(Entry::cuLaunchKernel);
+    // SAFETY: the kernel does nothing.
+    let launch = |on: &Arc<simtile_core::Stream>| unsafe {
+        on.launch(prepared.function(), prepared.options(), LaunchArgs::new())
+    };
+    assert!(matches!(
+        prepared.validate_stream(&far),
+        Err(LaunchError::Contract(E::ContextMismatch { kernel: "line" }))
+    ));
+    let refused = launch(&far).unwrap_err();
+    assert!(matches!(refused, LaunchError::OtherContext { .. }), "{refused:?}");
+    assert_eq!(sim.counts().of(Entry::cuLaunchKernel), before, "refused before the driver is asked");
+    launch(&near).unwrap();
+    near.synchronize().unwrap();
 }

@@ -2,6 +2,7 @@
 
 use simtile_async::{DeviceOp, OpError, SubmitContext, into_future};
 use simtile_core::{Context, DeviceBuffer, Function, LaunchArgs, Stream};
+use simtile_driver::Driver;
 use simtile_sim::{Mode, Simulator};
 use simtile_types::LaunchConfig;
 use std::sync::Arc;
@@ -22,9 +23,19 @@ pub fn rig() -> Rig {
     rig_of(1)
 }
 
+pub fn simulator(devices: u32) -> Simulator {
+    Simulator::builder().devices(devices).mode(Mode::Fast).quiet().build()
+}
+
 pub fn rig_of(devices: u32) -> Rig {
-    let sim = Simulator::builder().devices(devices).mode(Mode::Fast).quiet().build();
-    let context = Context::new(sim.driver(), 0).unwrap();
+    let sim = simulator(devices);
+    let driver = sim.driver();
+    rig_by(sim, driver)
+}
+
+/// On a driver that may stand in front of the simulator's.
+pub fn rig_by(sim: Simulator, driver: Driver) -> Rig {
+    let context = Context::new(driver, 0).unwrap();
     let stream = context.new_stream().unwrap();
     let saxpy = context.load_module_from_ptx_src(SAXPY).unwrap().load_function("saxpy").unwrap();
     Rig { sim, context, stream, saxpy }

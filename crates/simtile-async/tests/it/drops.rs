@@ -1,5 +1,6 @@
 //! A1, A6, A14: what becomes of work whose future is dropped, forgotten or cancelled.
 
+use crate::calls::{CallLog, may_wait};
 use crate::common::*;
 use simtile_async::prelude::*;
 use simtile_async::{download, fill, upload};
@@ -11,9 +12,10 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(10);
 
 fn buffers(rig: &Rig) -> (DeviceBuffer<f32>, DeviceBuffer<f32>) {
-    let x = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 256]).unwrap();
-    let y = DeviceBuffer::from_slice(&rig.stream, &[2.0f32; 256]).unwrap();
-    rig.stream.synchronize().unwrap();
+    let aside = rig.context.new_stream().unwrap();
+    let x = DeviceBuffer::from_slice(&aside, &[1.0f32; 256]).unwrap();
+    let y = DeviceBuffer::from_slice(&aside, &[2.0f32; 256]).unwrap();
+    aside.synchronize().unwrap();
     (x, y)
 }
 
@@ -177,4 +179,77 @@ fn cancelled_at_every_poll() {
         rig.context.stats().live_allocations == 0
     });
     rig.clean();
+}
+
+/// H4: futures, graphs, memoised chains and families that are dropped with work in flight make no call that waits on the dropping thread.
+#[test]
+fn h4_no_drop_of_an_operation_makes_a_call_that_waits() {
+    type Case = fn(&Rig, &Arc<simtile_core::Stream>) -> Vec<Box<dyn std::any::Any>>;
+    let cases: [(&str, Case); 6] = [
+        ("an owned launch", |rig, _| {
+            let pair = buffers(rig);
+            let mut future = saxpy_owned(&rig.saxpy, 1.0, pair).on(&rig.stream);
+            assert!(poll_once(&mut future, &Arc::default()).is_pending());
+            vec![Box::new(future)]
+        }),
+        ("an upload and its download", |rig, _| {
+            let mut future = upload(vec![1u8; 3 << 20]).then(download).on(&rig.stream);
+            for _ in 0..4 {
+                assert!(poll_once(&mut future, &Arc::default()).is_pending());
+            }
+            vec![Box::new(future)]
+        }),
+        ("what was never polled, and what was never awaited", |rig, _| {
+            let (x, y) = buffers(rig);
+            let never = fill(x, 3.0).on(&rig.stream);
+            let shared = fill(y, 4.0).shared();
+            shared.clone().enqueue_on(&rig.stream).unwrap();
+            vec![Box::new(never), Box::new(shared)]
+        }),
+        ("a graph, its output and its replay", |rig, aside| {
+            let graph = upload(vec![1.0f32; 64]).then(|b| fill(b, 2.0)).graph_on(aside).unwrap();
+            let made = graph.take_output().unwrap();
+            let mut future = graph.launch().on(&rig.stream);
+            assert!(poll_once(&mut future, &Arc::default()).is_pending());
+            vec![Box::new(future), Box::new(graph), Box::new(made)]
+        }),
+        ("a memoised chain", |rig, _| {
+            let (memo, (x, y)) = (simtile_async::memoize(), buffers(rig));
+            memo.run(fill(x, 2.0).map(drop)).enqueue_on(&rig.stream).unwrap();
+            memo.run(fill(y, 2.0).map(drop)).enqueue_on(&rig.stream).unwrap();
+            vec![Box::new(memo)]
+        }),
+        ("a family of graphs", |rig, aside| {
+            let family = simtile_async::GraphFamily::new(aside).unwrap();
+            let (mut x, _) = buffers(rig);
+            let graph = family
+                .capture(|scope| {
+                    let mut scratch = scope.temporary::<f32>(256)?;
+                    scope.record(simtile_async::copy(&x, scratch.reborrow()).map(drop))?;
+                    scope.record(fill(&mut x, 1.0).map(drop))
+                })
+                .unwrap();
+            graph.launch().enqueue_on(&rig.stream).unwrap();
+            vec![Box::new(graph), Box::new(family), Box::new(x)]
+        }),
+    ];
+    for (what, case) in cases {
+        let sim = simulator(1);
+        let log = CallLog::over(sim.driver());
+        let rig = rig_by(sim, log.driver());
+        // Everything that allocates is there before the streams are held.
+        drop(buffers(&rig));
+        let aside = rig.context.new_stream().unwrap();
+        let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+        let things = case(&rig, &aside);
+        assert!(rig.sim.pending() > 0, "{what}: nothing is in flight");
+        let ((), calls) = log.during(|| drop(things));
+        assert!(!calls.iter().copied().any(may_wait), "{what}: {calls:?}");
+        assert!(rig.sim.pending() > 0, "{what}: it waited for all of it");
+        gate.open();
+        assert!(rig.context.drain(SOON).is_complete(), "{what}");
+        let stats = rig.context.stats();
+        assert_eq!((stats.live_allocations, stats.failed_destroys), (0, 0), "{what}");
+        rig.clean();
+    }
 }

@@ -1,5 +1,7 @@
 //! The layer of operations, on the simulated driver.
 
+#[path = "../../../simtile-core/tests/common/calls.rs"]
+mod calls;
 mod common;
 mod drops;
 mod explored;

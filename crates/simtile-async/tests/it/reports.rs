@@ -191,6 +191,93 @@ fn fr_c3_a_reader_waits_for_the_launch_itself() {
     rig.clean();
 }
 
+/// fr_F10: tasks move between the threads of an executor, on which other contexts are current, and every call is made in its own context,
+/// which leaves the thread as it was. Work that is awaited holds no thread: with more of it than threads the others go on.
+#[test]
+fn fr_f10_tasks_that_move_between_threads_need_nothing_of_them() {
+    let sim = simtile_sim::Simulator::builder().devices(2).quiet().build();
+    let contexts = [0, 1].map(|ordinal| Context::new(sim.driver(), ordinal).unwrap());
+    let kernels = [0, 1].map(|at| kernel(&contexts[at], SAXPY, "saxpy"));
+    let streams = [0, 1].map(|at| [(); 4].map(|()| contexts[at].new_stream().unwrap()));
+    // What was current on a thread when it began: nothing, the first device, the second.
+    let driver = sim.driver();
+    let stale = [CUcontext::NULL, contexts[0].cu_ctx(), contexts[1].cu_ctx()];
+    let (started, wrong) = (AtomicUsize::new(0), Arc::<AtomicUsize>::default());
+    let changed = wrong.clone();
+    thread_local! {
+        static MINE: std::cell::Cell<CUcontext> = const { std::cell::Cell::new(CUcontext::NULL) };
+    }
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .on_thread_start(move || {
+            let mine = stale[started.fetch_add(1, Ordering::SeqCst) % 3];
+            MINE.set(mine);
+            // SAFETY: the contexts live longer than the executor.
+            unsafe { call!(driver, cuCtxSetCurrent(mine)) }.unwrap();
+        })
+        .on_thread_park(move || {
+            let mut current = CUcontext::NULL;
+            // SAFETY: the out-pointer is valid for the call.
+            unsafe { call!(driver, cuCtxGetCurrent(&mut current)) }.unwrap();
+            // A thread that had none may keep ours.
+            if !MINE.get().is_null() && current != MINE.get() {
+                changed.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .build()
+        .unwrap();
+    let task = |number: usize| {
+        let (kernel, stream) = (kernels[number % 2].clone(), streams[number % 2][number / 2 % 4].clone());
+        async move {
+            let mut pair =
+                simtile_async::zip!(upload(vec![number as f32; 64]), zeros::<f32>(64)).on(&stream).await?;
+            for round in 1..=6 {
+                tokio::task::yield_now().await;
+                pair = saxpy_owned(&kernel, 1.0, pair).on(&stream).await?;
+                tokio::task::yield_now().await;
+                let found = download(&pair.1).on(&stream).await?;
+                assert_eq!(found, [(round * number) as f32; 64]);
+                assert_eq!(pair.1.context().ordinal(), number % 2);
+            }
+            Ok::<_, simtile_async::OpError>(())
+        }
+    };
+    tokio.block_on(async {
+        let all: Vec<_> = (0..64).map(|number| tokio::spawn(task(number))).collect();
+        for task in all {
+            task.await.unwrap().unwrap();
+        }
+    });
+    // Twice as much held work as there are threads.
+    let gates: Vec<_> = streams.iter().flatten().map(|on| sim.gate(on.cu_stream()).unwrap()).collect();
+    let held: Vec<_> =
+        streams.iter().flatten().map(|on| tokio.spawn(value(7).on(on).into_future())).collect();
+    let beats = Arc::<AtomicUsize>::default();
+    let counter = beats.clone();
+    let heart = tokio.spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    until("the heart beats", || count(&beats) >= 50);
+    assert!(held.iter().all(|task| !task.is_finished()), "behind its gate");
+    drop(gates);
+    tokio.block_on(async {
+        for task in held {
+            assert_eq!(task.await.unwrap().unwrap(), 7);
+        }
+    });
+    heart.abort();
+    drop(tokio);
+    assert_eq!(count(&wrong), 0, "threads on which another context was left");
+    for context in contexts {
+        assert!(context.drain(SOON).is_complete());
+    }
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}
+
 /// fr_I1: arguments that are too few, too many or of a wrong size are refused before the driver sees them.
 #[test]
 fn fr_i1_arguments_are_counted_and_measured() {

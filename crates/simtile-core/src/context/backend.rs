@@ -136,13 +136,13 @@ fn close(link: &Arc<Link>, lanes: &Lanes, stream: StreamHandle) {
         super::lanes::drop_user_value(stream);
         return;
     }
-    // The context may not end before this stream's work has, so its end is kept first. If that fails, the
-    // failure is the driver's (a lost context, most likely) and destroying goes on regardless.
+    // The context may not end before this stream's work has, so its end is kept first. If that fails, nobody knows whether there is
+    // work, and destroying goes on regardless, where it may take its time.
     let busy = link.keep_tail(stream.raw()).unwrap_or_else(|error| {
         if let Some(error) = error.untold() {
             link.counters.push_error(format!("drop of {stream}"), error);
         }
-        false
+        link.usable().is_ok()
     });
     if busy {
         // Destroying a stream that has work takes an H200 140 µs: not a dropping thread's time.

@@ -39,7 +39,7 @@ impl Drop for Context {
             return;
         }
         let remains = Remains { owner, shared: self.shared.clone(), last };
-        if !drops_go_elsewhere() && remains.ready() {
+        if !drops_go_elsewhere() && remains.ready_here() {
             // Who lent the context is a user's value, whose destructor may panic.
             drop_user_value(remains);
         } else {
@@ -49,13 +49,25 @@ impl Drop for Context {
 }
 
 impl Remains {
-    /// Whether ending would wait for nothing.
+    /// Whether nothing that can be known to end is left of its work.
     pub(super) fn ready(&self) -> bool {
-        // Who asks about work without a handle has to be through with it.
-        self.waits_for_nothing() && (!self.last || self.shared.close())
+        self.may_end(true)
     }
 
-    fn waits_for_nothing(&self) -> bool {
+    /// Whether ending would wait for nothing, so that any thread may do it.
+    fn ready_here(&self) -> bool {
+        // Freeing blocks waits for all work of the context, that of others too. Without an owner nobody says that it is alive later.
+        let others = matches!(self.owner, Owner::Borrowed(Some(_)) | Owner::Primary | Owner::Green(_));
+        !(others && self.last && self.shared.keeps_blocks()) && self.may_end(false)
+    }
+
+    fn may_end(&self, failed: bool) -> bool {
+        // Who asks about work without a handle has to be through with it.
+        self.has_ended(failed) && (!self.last || self.shared.close())
+    }
+
+    /// `failed`: what to say of work whose end can never be known.
+    fn has_ended(&self, failed: bool) -> bool {
         let shared = &*self.shared;
         if shared.link.health.check().is_err() {
             return true;
@@ -64,7 +76,7 @@ impl Remains {
             Owner::Borrowed(_) => true,
             // Others retain the context too: it goes on.
             Owner::Primary if !self.last => true,
-            _ => shared.link.prune_tails() && shared.is_quiet(),
+            _ => shared.link.prune_tails() && shared.is_quiet(failed),
         }
     }
 }
@@ -91,7 +103,7 @@ impl Drop for Remains {
         if self.last {
             // What is asked from here on is answered by the names.
             let health = shared.link.health.check();
-            let quiet = !matches!(self.owner, Owner::Borrowed(_)) || (health.is_ok() && shared.is_quiet());
+            let quiet = !matches!(self.owner, Owner::Borrowed(_)) || (health.is_ok() && shared.is_quiet(true));
             for (axis, name) in shared.names.all() {
                 name.end(match &health {
                     Err(error) => Ended::Failed(error.clone()),
@@ -162,12 +174,13 @@ impl Remains {
 }
 
 impl Shared {
-    /// Whether all tracked work has finished, or can never be known to. Never waits.
-    fn is_quiet(&self) -> bool {
+    /// Whether all tracked work has finished; `failed` is the answer for work that can never be known to. Never waits.
+    fn is_quiet(&self, failed: bool) -> bool {
         self.tracker.tails().into_iter().all(|stamp| match self.tracker.settle(stamp) {
-            Settled::Complete | Settled::Failed => true,
+            Settled::Complete => true,
+            Settled::Failed => failed,
             Settled::Unsealed => false,
             Settled::Pending(event) => self.tracker.query(&event).unwrap_or(true),
-        })
+        }) && (failed || !self.tracker.has_failed_axes())
     }
 }

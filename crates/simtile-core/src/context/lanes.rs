@@ -200,9 +200,7 @@ fn retire_all(inner: &Inner) -> Vec<Held> {
         let Work::Retire(retired) = work else { continue };
         let (region, memory) = *retired;
         let context = Held(Some(memory.context().clone()));
-        if let Held(Some(context)) = &context {
-            context.tracker().retire(region, memory);
-        }
+        memory.retire(region);
         contexts.push(context);
         inner.queue.lock().pending.remove(&serial);
     }

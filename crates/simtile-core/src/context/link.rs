@@ -34,8 +34,10 @@ pub(crate) struct Link {
     pub(crate) counters: Counters,
     /// Every event that was made for tracking; they live as long as the context.
     made: Mutex<Vec<CUevent>>,
-    /// Ends of dropped streams whose work may still run.
+    /// Ends of dropped streams whose work may still run. Whoever asks them takes the list out meanwhile.
     tails: Mutex<Vec<CUevent>>,
+    /// How many there are, also while somebody has the list.
+    tails_left: AtomicUsize,
     /// Guards of the host that hold all device work off.
     host_holds: AtomicUsize,
     /// Who waits to hear of its loss.
@@ -111,6 +113,7 @@ impl Link {
             counters: Counters::default(),
             made: Mutex::default(),
             tails: Mutex::default(),
+            tails_left: AtomicUsize::new(0),
             host_holds: AtomicUsize::new(0),
             listeners: Listeners::default(),
             shared: OnceLock::new(),
@@ -292,7 +295,8 @@ impl Link {
     }
 
     /// Keeps the end of a stream that is about to be destroyed, until its work has finished: the context may not
-    /// end before. Ends that have been reached are forgotten. Whether this one has not been.
+    /// end before. Ends that have been reached are forgotten. Whether this one has not been: asked by itself, since another
+    /// thread may have the list.
     pub(super) fn keep_tail(&self, stream: CUstream) -> Result<bool, CallError> {
         let event = self.with_current(|driver| {
             let mut event = CUevent::NULL;
@@ -308,10 +312,16 @@ impl Link {
             self.destroy_event(event);
             return Err(error);
         }
-        self.tails.lock().push(event);
-        add(&self.counters.own_handles, 1);
         self.prune_tails();
-        Ok(self.tails.lock().contains(&event))
+        // SAFETY: the event is alive; the context is current.
+        if let Ok(true) = self.relaxed(|driver| unsafe { query(driver, event) }) {
+            self.destroy_event(event);
+            return Ok(false);
+        }
+        self.tails_left.fetch_add(1, Ordering::SeqCst);
+        add(&self.counters.own_handles, 1);
+        self.tails.lock().push(event);
+        Ok(true)
     }
 
     /// Forgets the ends that have been reached. Returns whether none is left; an end that cannot be asked stays.
@@ -324,18 +334,19 @@ impl Link {
                 Ok(true) => {
                     sub(&self.counters.own_handles, 1);
                     self.destroy_event(event);
+                    self.tails_left.fetch_sub(1, Ordering::SeqCst);
                 }
                 _ => left.push(event),
             }
         }
-        let none = left.is_empty();
         self.tails.lock().extend(left);
-        none
+        self.tails_left.load(Ordering::SeqCst) == 0
     }
 
     /// Destroys every event of the context. Nobody refers to one any more.
     pub(super) fn end_events(&self) {
         let tails = core::mem::take(&mut *self.tails.lock());
+        self.tails_left.fetch_sub(tails.len(), Ordering::SeqCst);
         let made = core::mem::take(&mut *self.made.lock());
         let all = (tails.len() + made.len()) as u64;
         sub(&self.counters.own_handles, all);

@@ -133,6 +133,10 @@ impl Context {
 
     /// Wraps a context that somebody else owns. It is never destroyed through this handle.
     ///
+    /// Its last handle gives pinned and managed memory that was kept for reuse back at once, and the driver then waits for all work of
+    /// the context. With an owner ([`Context::borrow_with_owner`]) that is left to the background; otherwise [`Context::trim`] does
+    /// it when it suits.
+    ///
     /// # Errors
     /// [`ContextError::NullHandle`], [`ContextError::WrongDevice`], or the driver's.
     ///

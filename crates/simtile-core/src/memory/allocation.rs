@@ -368,7 +368,7 @@ impl Drop for Allocation {
         if drops_go_elsewhere() {
             context.shared().lanes.push(Lane::Memory, Work::Retire(Box::new((region, memory))));
         } else {
-            context.tracker().retire(region, memory);
+            memory.retire(region);
         }
     }
 }

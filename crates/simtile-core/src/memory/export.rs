@@ -8,7 +8,7 @@
 #![allow(clippy::result_large_err, reason = "a refusal gives the handle back")]
 
 use super::buffer::DeviceBuffer;
-use super::{Allocation, AllocationId, Owner};
+use super::{Allocation, AllocationId, Limbo, Memory, Owner};
 use crate::context::Shared;
 use crate::error::{Family, MemoryError, OnStream};
 use crate::stream::{Submit, thread_token};
@@ -17,7 +17,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use simtile_driver::call;
 use simtile_driver::sys::CUdeviceptr;
-use simtile_hazard::Stamp;
+use simtile_hazard::{Region, Stamp};
 use simtile_sync::Arc;
 use simtile_types::DeviceCopy;
 use smallvec::SmallVec;
@@ -175,6 +175,9 @@ impl<T: DeviceCopy> Exported<T> {
     /// Takes the buffer back without knowing the stream of its last use. It is refused by everything until a
     /// [`Context::synchronize_all`](crate::Context::synchronize_all) that begins after this has ended.
     ///
+    /// # Leaks
+    /// Dropped before that, its memory, and with it the context, stay until then.
+    ///
     /// # Safety
     /// Foreign code uses the memory no more, but for work that is queued already; and every element is a `T`.
     pub unsafe fn take_back_unknown(mut self) -> DeviceBuffer<T> {
@@ -237,7 +240,7 @@ impl<T: DeviceCopy> Drop for Exported<T> {
         // What foreign code does in a context that is lost is over.
         if owner.region().is_some() && owner.context().loss().is_none() {
             let shared = owner.context().shared().clone();
-            shared.memory.limbo.lock().push(owner);
+            shared.memory.limbo.lock().push(Limbo::Export(owner));
         }
     }
 }
@@ -253,10 +256,39 @@ impl<T: DeviceCopy> fmt::Debug for Exported<T> {
     }
 }
 
+impl Memory {
+    /// Gives it back behind the uses that `region` knows, when its last handle has gone. What foreign code may still use waits until
+    /// everything was waited for.
+    pub(crate) fn retire(mut self, mut region: Region) {
+        let context = self.context().clone();
+        let tracker = context.tracker();
+        if tracker.is_quarantined(&mut region) {
+            let mut limbo = context.shared().memory.limbo.lock();
+            // Asked again under the list's lock: whoever ends a synchronisation takes the list after that, and finds it. What
+            // foreign code does in a context that is lost is over.
+            if tracker.is_quarantined(&mut region) && context.loss().is_none() {
+                self.waits();
+                limbo.push(Limbo::Dropped(Box::new((region, self))));
+                return;
+            }
+        }
+        tracker.retire(region, self);
+    }
+}
+
 impl Shared {
-    /// Everything has been synchronised with, or the context is lost: what came back from nobody knows where can go.
+    /// Everything has been synchronised with, or the context is lost: what came back from nobody knows where can go. What came back
+    /// after that synchronisation had begun stays.
     pub(crate) fn leave_limbo(&self) {
-        let owners = core::mem::take(&mut *self.memory.limbo.lock());
-        drop(owners);
+        let all = core::mem::take(&mut *self.memory.limbo.lock());
+        for held in all {
+            match held {
+                Limbo::Export(owner) => drop(owner),
+                Limbo::Dropped(dropped) => {
+                    let (region, memory) = *dropped;
+                    memory.retire(region);
+                }
+            }
+        }
     }
 }

@@ -31,7 +31,7 @@ const HOST: CUdevice = -1;
 
 /// Blocks that nothing uses, by size.
 #[derive(Default)]
-pub(crate) struct ManagedBlocks(Mutex<BTreeMap<usize, Vec<CUdeviceptr>>>);
+pub(crate) struct ManagedBlocks(pub(super) Mutex<BTreeMap<usize, Vec<CUdeviceptr>>>);
 
 /// Values of `T` in managed memory, with one owner.
 pub struct ManagedBuffer<T: DeviceCopy> {

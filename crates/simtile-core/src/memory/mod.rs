@@ -52,6 +52,7 @@ pub use vmm::{AddressRange, PhysicalMemory, align_size};
 
 use crate::context::Shared;
 use simtile_driver::sys::CUstream;
+use simtile_hazard::Region;
 use simtile_sync::Mutex;
 
 /// Device memory that a submission can name: buffers, views, columns, raw buffers. Nobody else can implement it.
@@ -131,14 +132,28 @@ pub(crate) struct ContextMemory {
     oom_wait: room::OomWait,
     /// Held while foreign memory is taken in.
     pub(crate) importing: Mutex<()>,
-    /// Exports that came back from nobody knows where.
-    pub(crate) limbo: Mutex<Vec<Owner>>,
+    /// What nobody holds, but foreign code may still use.
+    pub(crate) limbo: Mutex<Vec<Limbo>>,
     pinned: pinned::PinnedBlocks,
     managed: managed::ManagedBlocks,
     staging: staging::Staging,
 }
 
+/// Memory that came back from nobody knows which stream: kept until everything was waited for.
+pub(crate) enum Limbo {
+    /// An export that was dropped.
+    Export(#[allow(dead_code, reason = "held, never used")] Owner),
+    /// What was dropped after it had come back so.
+    Dropped(Box<(Region, Memory)>),
+}
+
 impl Shared {
+    /// Whether there is memory whose freeing waits for the whole context.
+    pub(crate) fn keeps_blocks(&self) -> bool {
+        let ContextMemory { parked, pinned, managed, .. } = &self.memory;
+        !parked.lock().is_empty() || !pinned.0.lock().is_empty() || !managed.0.lock().is_empty()
+    }
+
     /// Gives back what the context holds for its memory. All work has finished, or the context is borrowed. `may_go_on`: others may have
     /// the CUDA context.
     pub(crate) fn end_memory(&self, may_go_on: bool) {

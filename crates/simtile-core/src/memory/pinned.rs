@@ -29,7 +29,7 @@ const LEAST: usize = 4096;
 
 /// Blocks that nothing uses, by size.
 #[derive(Default)]
-pub(crate) struct PinnedBlocks(Mutex<BTreeMap<usize, Vec<usize>>>);
+pub(crate) struct PinnedBlocks(pub(super) Mutex<BTreeMap<usize, Vec<usize>>>);
 
 /// Values of `T` in pinned host memory, with one owner.
 ///

@@ -6,10 +6,7 @@ use super::*;
 fn fr_b1_memory_is_freed_after_its_last_use_on_another_stream() {
     let (sim, context, a, b) = checked();
     let kernel = saxpy(&context);
-    let x = DeviceBuffer::from_slice(&a, &[1.0f32; 64]).unwrap();
-    let mut y = DeviceBuffer::<f32>::zeroed(&b, 64).unwrap();
-    a.synchronize().unwrap();
-    b.synchronize().unwrap();
+    let (x, mut y) = idle_pair(&a, &b);
     let gate = sim.gate(b.cu_stream()).unwrap();
     launch(&b, &kernel, &x, &mut y).unwrap();
     let before = sim.counts();

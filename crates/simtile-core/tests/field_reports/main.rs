@@ -63,6 +63,15 @@ fn launch(
     }
 }
 
+/// `x` of ones made on one stream and `y` of zeros made on the other, and nothing left to do on either.
+fn idle_pair(a: &Arc<Stream>, b: &Arc<Stream>) -> (DeviceBuffer<f32>, DeviceBuffer<f32>) {
+    let pair =
+        (DeviceBuffer::from_slice(a, &[1.0f32; 64]).unwrap(), DeviceBuffer::<f32>::zeroed(b, 64).unwrap());
+    a.synchronize().unwrap();
+    b.synchronize().unwrap();
+    pair
+}
+
 fn until(mut done: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
     while !done() {

@@ -6,11 +6,8 @@ use super::*;
 fn fr_c1_two_readers_are_both_followed_and_do_not_follow_each_other() {
     let (sim, context, a, b) = checked();
     let kernel = saxpy(&context);
-    let mut x = DeviceBuffer::from_slice(&a, &[1.0f32; 64]).unwrap();
-    let (mut y, mut z) =
-        (DeviceBuffer::<f32>::zeroed(&a, 64).unwrap(), DeviceBuffer::<f32>::zeroed(&b, 64).unwrap());
-    a.synchronize().unwrap();
-    b.synchronize().unwrap();
+    let mut z = DeviceBuffer::<f32>::zeroed(&b, 64).unwrap();
+    let (mut x, mut y) = idle_pair(&a, &b);
     let gate = sim.gate(a.cu_stream()).unwrap();
     launch(&a, &kernel, &x, &mut y).unwrap();
     launch(&b, &kernel, &x, &mut z).unwrap();
@@ -70,9 +67,7 @@ fn fr_c4_without_order_memory_still_lives_and_order_comes_back() {
 fn fr_c5_one_stream_records_next_to_nothing() {
     let (sim, context, a, b) = checked();
     let kernel = saxpy(&context);
-    let x = DeviceBuffer::from_slice(&a, &[1.0f32; 64]).unwrap();
-    let mut y = DeviceBuffer::<f32>::zeroed(&a, 64).unwrap();
-    a.synchronize().unwrap();
+    let (x, mut y) = idle_pair(&a, &a);
     let before = sim.counts();
     for _ in 0..960 {
         launch(&a, &kernel, &x, &mut y).unwrap();
@@ -163,10 +158,7 @@ fn fr_c8_events_stay_in_their_context() {
 fn fr_c11_what_a_failed_call_may_have_queued_is_kept() {
     let (sim, context, a, b) = checked();
     let kernel = saxpy(&context);
-    let x = DeviceBuffer::from_slice(&a, &[1.0f32; 64]).unwrap();
-    let mut y = DeviceBuffer::<f32>::zeroed(&b, 64).unwrap();
-    a.synchronize().unwrap();
-    b.synchronize().unwrap();
+    let (x, mut y) = idle_pair(&a, &b);
     let gate = sim.gate(b.cu_stream()).unwrap();
     launch(&b, &kernel, &x, &mut y).unwrap();
     sim.fail(Entry::cuLaunchKernel, 1, CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
