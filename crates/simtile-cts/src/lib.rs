@@ -28,6 +28,7 @@ pub mod kernels;
 pub mod parked;
 pub mod probe;
 pub mod sweep;
+mod theirs;
 
 pub(crate) use frame::outcome::{code, cu, ensure, ensure_eq, ok};
 use frame::{Target, Test};

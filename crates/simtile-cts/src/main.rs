@@ -210,7 +210,7 @@ fn target(driver: &str, first: Option<u64>, count: Option<u64>) -> Target {
 }
 
 /// So many seeds make every rule of the tracker fire.
-const ALL_RULES_BY: u64 = 400;
+const ALL_RULES_BY: u64 = 200;
 
 fn run_explore(from: u64, seeds: u64, show_rules: bool) -> i32 {
     let (mut failed, mut rules) = (0, explorer::Rules::new());

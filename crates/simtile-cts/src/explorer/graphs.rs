@@ -69,6 +69,7 @@ impl Thread {
             }
             2 => {
                 // Through a temporary, and back.
+                let capturing = self.world.captures.read();
                 let captured = family.capture(|scope| {
                     let mut scratch = scope.temporary::<u32>(end - start)?;
                     scope.record(copy(buffer.slice(start..end)?, scratch.reborrow()).map(drop))?;
@@ -76,6 +77,7 @@ impl Thread {
                     scope.record(copy(scratch.as_view(), buffer.slice_mut(start..end)?).map(drop))?;
                     scope.record(launch(&step, buffer)?)
                 });
+                drop(capturing);
                 let graph = match captured {
                     Ok(graph) => graph,
                     Err(error) if is_in_use(&error) => {
@@ -94,10 +96,13 @@ impl Thread {
                 // A kernel moves from one buffer to another.
                 let mut kernel = None;
                 let on = self.context.new_stream()?;
-                let graph = attempt!(CudaGraph::scope(&on, |scope| {
+                let capturing = self.world.captures.read();
+                let graph = CudaGraph::scope(&on, |scope| {
                     kernel = Some(scope.record_kernel(launch(&step, buffer)?)?.1);
                     Ok(())
-                }));
+                });
+                drop(capturing);
+                let graph = attempt!(graph);
                 if self.random.one_in(2) {
                     attempt!(graph.launch().enqueue_on(stream));
                     model.iter_mut().for_each(|v| *v = stepped(*v));
@@ -121,7 +126,11 @@ impl Thread {
                 let (a, b) = (buffer.slice_mut(0..n)?, other.buffer.slice_mut(0..n)?);
                 let chain = zip!(fill(a, number), fill(b, number)).map(drop);
                 if self.random.one_in(4) {
-                    let graph = attempt!(memo.run(chain).graph_on(&self.context.new_stream()?));
+                    let on = self.context.new_stream()?;
+                    let capturing = self.world.captures.read();
+                    let graph = memo.run(chain).graph_on(&on);
+                    drop(capturing);
+                    let graph = attempt!(graph);
                     attempt!(graph.launch().enqueue_on(stream));
                 } else {
                     attempt!(memo.run(chain).enqueue_on(stream));

@@ -1,61 +1,19 @@
 //! Other kinds of memory: each step makes some, uses it on several streams, checks it and drops it with work in flight.
 
 use super::thread::{FINE, Step, Thread};
+use crate::theirs::Theirs;
 use simtile_core::{
-    Context, DeviceAllocation, DeviceBuffer, GrowableBuffer, ManagedBuffer, MemPool, MemoryError,
-    PinnedHostBuffer, RawDeviceBuffer, Residence,
+    DeviceBuffer, GrowableBuffer, ManagedBuffer, MemPool, MemoryError, PinnedHostBuffer, RawDeviceBuffer,
+    Residence,
 };
-use simtile_driver::sys::{CUcontext, CUdeviceptr};
-use simtile_driver::{DriverError, call};
-use simtile_sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
+use std::time::Duration;
 
+/// Kinds of steps.
+const KINDS: usize = 9;
 const N: usize = 64;
 const GRAIN: usize = 2 << 20;
-
-/// Memory that somebody else allocated, and frees in its drop.
-struct Theirs {
-    context: Arc<Context>,
-    address: CUdeviceptr,
-    lost: Arc<AtomicU64>,
-}
-
-/// Runs a call with the context current, as foreign code does.
-fn current<T>(context: &Context, call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, DriverError> {
-    let driver = context.driver();
-    // SAFETY: the context is alive.
-    unsafe { call!(driver, cuCtxSetCurrent(context.cu_ctx())) }?;
-    let result = call();
-    // SAFETY: null means: no context.
-    let _ = unsafe { driver.cuCtxSetCurrent(CUcontext::NULL) };
-    result
-}
-
-// SAFETY: the memory is this value's own until the drop.
-unsafe impl DeviceAllocation for Theirs {
-    fn device_ptr(&self) -> CUdeviceptr {
-        self.address
-    }
-
-    fn len_bytes(&self) -> usize {
-        4 * N
-    }
-
-    fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-}
-
-impl Drop for Theirs {
-    fn drop(&mut self) {
-        let (driver, address) = (self.context.driver(), self.address);
-        // SAFETY: nobody uses the memory any more.
-        let free = || current(&self.context, || unsafe { call!(driver, cuMemFree(address)) }).is_ok();
-        if self.context.loss().is_some() || !free() && !free() {
-            self.lost.fetch_add(4 * N as u64, Ordering::Relaxed);
-        }
-    }
-}
+/// How long a stream is held up, in the exploration's time.
+const A_WHILE: Duration = Duration::from_millis(20);
 
 fn same(what: &str, found: &[u32], right: u32) -> Step {
     Ok(match found.iter().find(|&&value| value != right) {
@@ -69,7 +27,7 @@ impl Thread {
         let (a, b, c) = (self.stream(), self.stream(), self.stream());
         let value = self.random.bits() as u32;
         let context = self.context.clone();
-        match self.random.below(8) {
+        match self.random.below(KINDS) {
             0 => {
                 let mut managed = ManagedBuffer::from_slice(&context, &[value; N])?;
                 managed.view_mut().slice_mut(0..N / 2)?.fill(&a, 1)?;
@@ -104,15 +62,8 @@ impl Thread {
                 outcome
             }
             3 => {
-                let driver = context.driver();
-                let address = current(&context, || {
-                    let mut address = 0;
-                    // SAFETY: the out-pointer is valid for the call.
-                    unsafe { call!(driver, cuMemAlloc(&mut address, 4 * N)) }?;
-                    Ok(address)
-                })?;
-                let lost = self.world.foreign_bytes.clone();
-                let mut foreign = DeviceBuffer::<u32>::from_foreign(Theirs { context, address, lost })?;
+                let theirs = Theirs::new(&context, 4 * N, &self.world.foreign_bytes)?;
+                let mut foreign = DeviceBuffer::<u32>::from_foreign(theirs)?;
                 foreign.fill(&a, value)?;
                 let mut copy = DeviceBuffer::<u32>::zeroed(&b, N)?;
                 copy.copy_from(&b, &foreign)?;
@@ -149,6 +100,24 @@ impl Thread {
                     Err(error) => Err(error.into()),
                     Ok(_) => Ok(Err("there is no such amount of memory".into())),
                 }
+            }
+            7 => {
+                // More uploads in flight than there are staging blocks at first.
+                let stream = context.new_stream()?;
+                let all: Result<Vec<_>, _> =
+                    (0..12).map(|_| DeviceBuffer::<u32>::zeroed(&stream, N)).collect();
+                let mut all = all?;
+                stream.launch_host_function(|| simtile_sync::time::sleep(A_WHILE))?;
+                for (buffer, i) in all.iter_mut().zip(0..) {
+                    buffer.copy_from_slice(&stream, &[value.wrapping_add(i); N])?;
+                }
+                for (buffer, i) in all.iter().zip(0..) {
+                    let outcome = same("one upload of many", &buffer.to_vec(&b)?, value.wrapping_add(i));
+                    if !matches!(outcome, Ok(Ok(()))) {
+                        return outcome;
+                    }
+                }
+                FINE
             }
             _ => {
                 // As much as a device with little memory has not got.

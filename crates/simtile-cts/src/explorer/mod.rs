@@ -27,6 +27,7 @@ use simtile_core::{
 use simtile_driver::sys::CUresult;
 use simtile_sim::explore::{Random, Strategy, explore};
 use simtile_sim::{Checks, Mode, Simulator};
+use simtile_sync::RwLock;
 use simtile_sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -230,6 +231,7 @@ fn start(
         added: AtomicU64::new(0),
         of_main: context.per_thread_default_stream(),
         foreign_bytes: foreign_bytes.clone(),
+        captures: RwLock::new(()),
     });
     let common = graphs::Common::new(context)?;
     let mut all = Vec::new();
@@ -282,7 +284,8 @@ fn end(
         for context in contexts {
             let stats = context.stats();
             if stats.failed_frees + stats.failed_destroys > 0 || stats.quarantined > forgotten {
-                return Err(format!("lost: {stats:?}, forgotten: {forgotten}"));
+                let errors = context.take_errors();
+                return Err(format!("lost: {stats:?}, forgotten: {forgotten}, {errors:?}"));
             }
             // One error for each allocation that a forgotten guard has made unusable.
             let errors = context.take_errors();

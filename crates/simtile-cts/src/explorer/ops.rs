@@ -158,7 +158,11 @@ impl Thread {
                 let step = self.step.clone();
                 let op = attempt!(launch(&step, buffer));
                 // On a stream of its own: while a capture goes on, its stream takes no other work.
-                let graph = attempt!(CudaGraph::capture(&self.context.new_stream()?, op));
+                let on = self.context.new_stream()?;
+                let capturing = self.world.captures.read();
+                let graph = CudaGraph::capture(&on, op);
+                drop(capturing);
+                let graph = attempt!(graph);
                 for _ in 0..self.random.below(3) {
                     let on = self.stream();
                     attempt!(graph.launch().enqueue_on(&on));
@@ -169,10 +173,13 @@ impl Thread {
             7 => {
                 let step = self.step.clone();
                 let on = self.context.new_stream()?;
-                let graph = attempt!(CudaGraph::scope(&on, |scope| {
+                let capturing = self.world.captures.read();
+                let graph = CudaGraph::scope(&on, |scope| {
                     scope.record(launch(&step, buffer)?)?;
                     scope.record(upload(vec![number; 5]))
-                }));
+                });
+                drop(capturing);
+                let graph = attempt!(graph);
                 let made = graph.take_output();
                 let future = graph.launch().on(stream);
                 drop(graph);

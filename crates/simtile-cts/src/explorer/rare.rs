@@ -5,9 +5,13 @@ use simtile_core::{Context, DeviceBuffer, MemoryError, Policy, Stream, StreamErr
 use simtile_driver::sys::{CUcontext, CUgraph, CUresult, CUstream, CUstreamCaptureMode};
 use simtile_driver::{DriverError, Entry, call};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Kinds of steps.
-const KINDS: usize = 15;
+const KINDS: usize = 16;
+/// How long a stream is held up, and a fraction of it that is long for everything else, in the exploration's time.
+const A_WHILE: Duration = Duration::from_millis(20);
+const BETWEEN: Duration = Duration::from_millis(5);
 
 /// A refusal of this kind is right, any other error is told, success is wrong.
 fn refused<T, E: std::error::Error>(what: &str, outcome: Result<T, E>, right: impl Fn(&E) -> bool) -> Step {
@@ -86,7 +90,8 @@ impl Thread {
             }
             3 if self.random.one_in(2) => {
                 // More than a context may have.
-                for stream in self.new_streams(9)? {
+                let streams = self.new_streams(9)?;
+                for stream in &streams {
                     for _ in 0..470 {
                         stream.submit().read(&x).order_only()?;
                     }
@@ -176,6 +181,7 @@ impl Thread {
                 a.submit().read(&x).order_only()?;
                 followed?;
             }
+            15 => return self.read_twice(x, &a, &b, value),
             _ => {
                 // More streams to follow than there are events at hand.
                 let streams = self.new_streams(30)?;
@@ -199,6 +205,25 @@ impl Thread {
         })
     }
 
+    /// Read by two streams, of which one takes much longer, and dropped by then: whoever gets the memory after that changes it.
+    fn read_twice(&mut self, mut x: DeviceBuffer<u32>, a: &Arc<Stream>, b: &Arc<Stream>, value: u32) -> Step {
+        let slow = self.context.new_stream()?;
+        let [mut soon, mut late] = [DeviceBuffer::<u32>::zeroed(b, 160)?, DeviceBuffer::zeroed(&slow, 160)?];
+        x.fill(a, value)?;
+        slow.launch_host_function(|| simtile_sync::time::sleep(A_WHILE))?;
+        late.copy_from(&slow, &x)?;
+        soon.copy_from(b, &x)?;
+        drop(x);
+        let outcome = self.right("the first of two readers", &soon, b, value);
+        simtile_sync::time::sleep(BETWEEN);
+        let mut next = DeviceBuffer::<u32>::zeroed(b, 160)?;
+        next.fill(b, !value)?;
+        match outcome? {
+            Ok(()) => self.right("the second of two readers", &late, &slow, value),
+            wrong => Ok(wrong),
+        }
+    }
+
     /// Out and back, by a stream and by nobody's.
     fn exported(&mut self, mut x: DeviceBuffer<u32>, a: &Arc<Stream>, b: &Arc<Stream>, value: u32) -> Step {
         x.fill(a, value)?;
@@ -216,7 +241,10 @@ impl Thread {
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
-        self.context.synchronize_all()?;
+        let alone = self.world.captures.write();
+        let synchronised = self.context.synchronize_all();
+        drop(alone);
+        synchronised?;
         let shared = x.export_shared()?;
         let outcome = self.right("while it is shared", &x, b, 3);
         // SAFETY: as above.
@@ -228,6 +256,7 @@ impl Thread {
     fn captured(&mut self, mut x: DeviceBuffer<u32>, a: &Arc<Stream>, value: u32) -> Step {
         let (b, other) = (self.context.new_stream()?, self.stream());
         let mut y = DeviceBuffer::<u32>::zeroed(&other, 160)?;
+        let capturing = self.world.captures.read();
         let capture = a.begin_capture()?;
         capture.submit(a).fill(x.view_mut(), value)?;
         capture.add_stream(&b)?;
@@ -236,7 +265,9 @@ impl Thread {
         let outcome = refused("work beside a capture", a.submit().read(&x).order_only(), |error| {
             matches!(error, StreamError::Capturing { .. })
         });
-        let exec = capture.finish()?.instantiate()?;
+        let graph = capture.finish();
+        drop(capturing);
+        let exec = graph?.instantiate()?;
         other.submit().graph(&exec)?;
         a.submit().graph(&exec)?;
         drop((exec, x));
@@ -255,6 +286,7 @@ impl Thread {
         x.fill(&stream, value)?;
         let driver = self.context.driver();
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        let capturing = self.world.captures.read();
         // SAFETY: the stream is alive.
         unsafe { call!(driver, cuStreamBeginCapture(raw, mode)) }?;
         let outcome = refused("work in a foreign capture", stream.submit().read(&x).order_only(), |error| {
@@ -272,6 +304,7 @@ impl Thread {
             }
             ended
         };
+        drop(capturing);
         match outcome? {
             Ok(()) => {
                 ended?;

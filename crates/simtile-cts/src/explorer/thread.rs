@@ -5,6 +5,7 @@ use simtile_core::{AtomicScope, Context, DeviceBuffer, Function, LaunchArgs, Pin
 use simtile_driver::sys::CUresult;
 use simtile_sim::Simulator;
 use simtile_sim::explore::Random;
+use simtile_sync::RwLock;
 use simtile_sync::atomic::{AtomicU64, Ordering};
 use simtile_types::LaunchConfig;
 use std::sync::Arc;
@@ -40,6 +41,8 @@ pub(super) struct World {
     /// The default stream of the program's main thread.
     pub(super) of_main: Arc<Stream>,
     pub(super) foreign_bytes: Arc<AtomicU64>,
+    /// Held shared while something is captured, and alone while everything is synchronised with: that ends all captures.
+    pub(super) captures: RwLock<()>,
 }
 
 /// A buffer and what it has to hold.

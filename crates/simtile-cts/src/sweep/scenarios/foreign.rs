@@ -1,86 +1,19 @@
 //! Memory of others, exports and their return, DLPack.
 
 use super::{Outcome, Rig, Stop, all};
+use crate::theirs::{Theirs, current};
+use simtile_core::DeviceBuffer;
 use simtile_core::dlpack::{self, abi::*};
-use simtile_core::{Context, DeviceAllocation, DeviceBuffer};
-use simtile_driver::sys::{CUcontext, CUdeviceptr};
-use simtile_driver::{DriverError, call};
-use simtile_sync::atomic::{AtomicU64, Ordering};
+use simtile_driver::call;
 use std::ffi::c_void;
-use std::sync::Arc;
-
-/// Memory that somebody else allocated.
-pub(super) struct Theirs {
-    context: Arc<Context>,
-    address: CUdeviceptr,
-    bytes: usize,
-    lost: Arc<AtomicU64>,
-}
-
-/// Runs a call with the context current, as foreign code does.
-fn current<T>(context: &Context, call: impl FnOnce() -> Result<T, DriverError>) -> Result<T, DriverError> {
-    let driver = context.driver();
-    // SAFETY: the context is alive.
-    unsafe { call!(driver, cuCtxSetCurrent(context.cu_ctx())) }?;
-    let result = call();
-    // SAFETY: null means: no context.
-    let _ = unsafe { driver.cuCtxSetCurrent(CUcontext::NULL) };
-    result
-}
-
-impl Theirs {
-    pub(super) fn new(rig: &Rig, bytes: usize) -> Result<Self, DriverError> {
-        let context = rig.contexts[0].clone();
-        let driver = context.driver();
-        let address = current(&context, || {
-            let mut address = 0;
-            // SAFETY: the out-pointer is valid for the call.
-            unsafe { call!(driver, cuMemAlloc(&mut address, bytes)) }?;
-            Ok(address)
-        })?;
-        Ok(Self { context, address, bytes, lost: rig.foreign_bytes.clone() })
-    }
-}
-
-// SAFETY: the memory is this value's own until the drop.
-unsafe impl DeviceAllocation for Theirs {
-    fn device_ptr(&self) -> CUdeviceptr {
-        self.address
-    }
-
-    fn len_bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-}
-
-impl Drop for Theirs {
-    fn drop(&mut self) {
-        let (driver, address) = (self.context.driver(), self.address);
-        // A context that the runtime knows to be lost frees nothing.
-        let tried = || {
-            if self.context.loss().is_some() {
-                return false;
-            }
-            // SAFETY: nobody uses the memory any more.
-            current(&self.context, || unsafe { call!(driver, cuMemFree(address)) }).is_ok()
-        };
-        if !tried() && !tried() {
-            self.lost.fetch_add(self.bytes as u64, Ordering::Relaxed);
-        }
-    }
-}
 
 pub(super) fn owners(rig: &Rig) -> Outcome {
     let context = &rig.contexts[0];
     let (a, b) = (context.new_stream()?, context.new_stream()?);
-    let mut x = DeviceBuffer::<u32>::from_foreign(Theirs::new(rig, 400)?)?;
+    let mut x = DeviceBuffer::<u32>::from_foreign(Theirs::new(context, 400, &rig.foreign_bytes)?)?;
     x.copy_from_slice(&a, &[5; 100])?;
-    let owner = Theirs::new(rig, 400)?;
-    let address = owner.address;
+    let owner = Theirs::new(context, 400, &rig.foreign_bytes)?;
+    let address = owner.address();
     // SAFETY: the memory lives as long as the owner.
     let mut y =
         unsafe { DeviceBuffer::<u32>::borrow_raw_parts(context, address, 100, Some(Box::new(owner))) }?;
@@ -149,8 +82,9 @@ unsafe extern "C" fn delete(tensor: *mut DLManagedTensorVersioned) {
 pub(super) fn dlpack_tensors(rig: &Rig) -> Outcome {
     let context = &rig.contexts[0];
     let (a, b) = (context.new_stream()?, context.new_stream()?);
-    let mut producer = Box::new(Producer { shape: [50], owner: Theirs::new(rig, 200)? });
-    let (shape, address) = (producer.shape.as_mut_ptr(), producer.owner.address);
+    let mut producer =
+        Box::new(Producer { shape: [50], owner: Theirs::new(context, 200, &rig.foreign_bytes)? });
+    let (shape, address) = (producer.shape.as_mut_ptr(), producer.owner.address());
     let Some(dtype) = dlpack::to_dl(simtile_types::DTypeId::U32) else {
         return Err(Stop::Wrong("no type for u32".into()));
     };
