@@ -103,7 +103,8 @@ impl Drop for Remains {
         if self.last {
             // What is asked from here on is answered by the names.
             let health = shared.link.health.check();
-            let quiet = !matches!(self.owner, Owner::Borrowed(_)) || (health.is_ok() && shared.is_quiet(true));
+            let quiet =
+                !matches!(self.owner, Owner::Borrowed(_)) || (health.is_ok() && shared.is_quiet(true));
             for (axis, name) in shared.names.all() {
                 name.end(match &health {
                     Err(error) => Ended::Failed(error.clone()),
