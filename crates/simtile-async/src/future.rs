@@ -2,7 +2,10 @@
 
 use crate::output::HostBudget;
 use crate::reactor::{self, Ticket};
-use crate::{DeviceOp, DeviceOutput, ExecutionContext, OpError, SubmitContext, drive, runtime};
+use crate::{
+    DeviceOp, DeviceOutput, ExecutionContext, OpError, Runtime, SchedulingPolicy, SubmitContext, drive,
+    runtime, worker,
+};
 use core::future::Future;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -18,8 +21,33 @@ use std::sync::Arc;
 #[must_use = "futures do nothing unless polled"]
 pub struct DeviceFuture<Op: DeviceOp> {
     execution: Option<ExecutionContext>,
+    /// Finds out where, if that takes long.
+    placing: Option<Placing>,
     state: State<Op>,
     spin: Option<Duration>,
+}
+
+/// The search for a stream on a runtime that has made nothing yet: retaining a context is nothing that a poll may do.
+enum Placing {
+    Asked(Runtime),
+    Found(worker::Job<Result<ExecutionContext, OpError>>),
+}
+
+impl Placing {
+    fn poll(&mut self, waker: &core::task::Waker) -> Poll<Result<ExecutionContext, OpError>> {
+        loop {
+            match self {
+                Self::Found(job) => return job.poll(waker).map(|outcome| outcome?),
+                Self::Asked(runtime) => {
+                    let runtime = runtime.clone();
+                    match worker::start(move || runtime.next_execution()) {
+                        Ok(job) => *self = Self::Found(job),
+                        Err(error) => return Poll::Ready(Err(error)),
+                    }
+                }
+            }
+        }
+    }
 }
 
 enum State<Op: DeviceOp> {
@@ -45,12 +73,25 @@ impl<Op: DeviceOp> Unpin for DeviceFuture<Op> {}
 impl<Op: DeviceOp> DeviceFuture<Op> {
     /// A future that runs `op` where `execution` says.
     pub fn scheduled(op: Op, execution: ExecutionContext) -> Self {
-        Self { execution: Some(execution), state: State::Submitting(op), spin: None }
+        Self { execution: Some(execution), placing: None, state: State::Submitting(op), spin: None }
+    }
+
+    /// A future that runs `op` where this runtime says: on a stream chosen now if the runtime has made its streams, else on
+    /// one chosen after the first poll, by a thread that may wait for the context.
+    pub fn placed_by(op: Op, runtime: &Runtime) -> Self {
+        if runtime.is_prepared() {
+            return match runtime.next_execution() {
+                Ok(execution) => Self::scheduled(op, execution),
+                Err(error) => Self::failed(error),
+            };
+        }
+        let placing = Some(Placing::Asked(runtime.clone()));
+        Self { execution: None, placing, state: State::Submitting(op), spin: None }
     }
 
     /// A future that gives this error.
     pub fn failed(error: OpError) -> Self {
-        Self { execution: None, state: State::Failed(error), spin: None }
+        Self { execution: None, placing: None, state: State::Failed(error), spin: None }
     }
 
     /// How long the first poll asks for completion before it gives its thread back. The default is the runtime's.
@@ -59,7 +100,8 @@ impl<Op: DeviceOp> DeviceFuture<Op> {
         self
     }
 
-    /// Where it will run; `None` once it has been submitted, or if it failed before that was known.
+    /// Where it will run; `None` once it has been submitted, if it failed before that was known, and as long as that is not
+    /// known (the first operation of a runtime that was not [prepared](Runtime::prepare)).
     pub fn execution(&self) -> Option<&ExecutionContext> {
         self.execution.as_ref()
     }
@@ -86,6 +128,20 @@ impl<Op: DeviceOp> DeviceFuture<Op> {
     fn submit(&mut self, waker: &core::task::Waker) -> Poll<()> {
         if !matches!(self.state, State::Submitting(_) | State::Marking(_)) {
             return Poll::Ready(());
+        }
+        if let Some(placing) = &mut self.placing {
+            let placed = match placing.poll(waker) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(placed) => placed,
+            };
+            self.placing = None;
+            match placed {
+                Ok(execution) => self.execution = Some(execution),
+                Err(error) => {
+                    self.state = State::Failed(error);
+                    return Poll::Ready(());
+                }
+            }
         }
         let Some(execution) = &self.execution else {
             self.state = State::Failed(OpError::NoRuntime);

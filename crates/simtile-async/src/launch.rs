@@ -153,7 +153,7 @@ impl<'a> AsyncKernelLaunchBuilder<'a> {
         Ok(AsyncKernelLaunch { options, function: self.function, args: self.args })
     }
 
-    /// As [`AsyncKernelLaunchBuilder::finalize_owned_unchecked`] of a plain launch, which cannot fail before it is run.
+    /// As [`AsyncKernelLaunchBuilder::finalize_owned_unchecked`]; what that would refuse is the error of the launch when it is run.
     ///
     /// # Safety
     /// As [`AsyncKernelLaunchBuilder::finalize_unchecked`].
@@ -166,15 +166,18 @@ impl<'a> AsyncKernelLaunchBuilder<'a> {
     where
         F: for<'r> Fn(&'r mut R) -> LaunchArgs<'r>,
     {
-        let options = Final { launch: LaunchOptions::new(config), waits_outside: self.options.waits_outside };
-        OwnedAsyncKernelLaunch { options, function: self.function, resources: Some(resources), args }
+        let (options, first) = match self.finalize_owned(Some(config)) {
+            Ok((options, first)) => (Ok(options), first),
+            Err(error) => (Err(error), None),
+        };
+        OwnedAsyncKernelLaunch { options, function: self.function, first, resources: Some(resources), args }
     }
 
     /// As [`AsyncKernelLaunchBuilder::finalize_unchecked`], for memory that the operation owns: `args` adds to a new list what the
-    /// kernel gets, and the operation gives `resources` back when it has been submitted. Arguments added before come first.
+    /// kernel gets, and the operation gives `resources` back when it has been submitted. Values added before come first.
     ///
     /// # Errors
-    /// As [`AsyncKernelLaunchBuilder::finalize_unchecked`]; also if arguments that borrow were added before.
+    /// As [`AsyncKernelLaunchBuilder::finalize_unchecked`]; also if memory was added before, which would be borrowed.
     ///
     /// # Safety
     /// As [`AsyncKernelLaunchBuilder::finalize_unchecked`].
@@ -187,14 +190,27 @@ impl<'a> AsyncKernelLaunchBuilder<'a> {
     where
         F: for<'r> Fn(&'r mut R) -> LaunchArgs<'r>,
     {
-        if !self.args.is_empty() {
-            let kernel = self.function.name().to_string();
-            let what =
-                format!("{} arguments were added outside of the closure; the limit is 0", self.args.len());
-            return Err(OpError::Launch { kernel, what });
+        let (options, first) = self.finalize_owned(config.into())?;
+        let (options, resources) = (Ok(options), Some(resources));
+        Ok(OwnedAsyncKernelLaunch { options, function: self.function, first, resources, args })
+    }
+
+    /// Options, and the values that come before what the closure adds.
+    fn finalize_owned(
+        &self,
+        config: Option<LaunchConfig>,
+    ) -> Result<(Final, Option<LaunchArgs<'static>>), OpError> {
+        let options = finalize(&self.function, self.options, config)?;
+        if self.args.is_empty() {
+            return Ok((options, None));
         }
-        let options = finalize(&self.function, self.options, config.into())?;
-        Ok(OwnedAsyncKernelLaunch { options, function: self.function, resources: Some(resources), args })
+        let refused = || OpError::Launch {
+            kernel: self.function.name().to_string(),
+            what:
+                "memory was added outside of the closure of a launch that owns its memory; only values may be"
+                    .into(),
+        };
+        Ok((options, Some(self.args.values().ok_or_else(refused)?)))
     }
 }
 
@@ -293,8 +309,10 @@ into_future!(['a] AsyncKernelLaunch<'a>);
 /// A launch that owns what it uses, and gives it back.
 #[must_use = "operations are lazy: run it with .await, .sync(), .enqueue_on() or .schedule()"]
 pub struct OwnedAsyncKernelLaunch<R, F> {
-    options: Final,
+    options: Result<Final, OpError>,
     function: Function,
+    /// Values that come before what `args` adds.
+    first: Option<LaunchArgs<'static>>,
     resources: Option<R>,
     args: F,
 }
@@ -308,7 +326,18 @@ where
 
     fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<R, OpError>> {
         let Some(resources) = &mut self.resources else { return Poll::Ready(Err(OpError::Finished)) };
-        let submitted = self.options.submit(cx, &self.function, &(self.args)(resources));
+        let options = match &self.options {
+            Ok(options) => options,
+            Err(error) => return Poll::Ready(Err(error.clone())),
+        };
+        let submitted = {
+            let args = (self.args)(resources);
+            let args = match &self.first {
+                None => args,
+                Some(first) => args.after(first),
+            };
+            options.submit(cx, &self.function, &args)
+        };
         match submitted {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),

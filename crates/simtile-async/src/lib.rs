@@ -65,7 +65,7 @@ pub use memo::{Memo, MemoRun, MemoStats, memoize};
 pub use module::{load_function, load_module};
 pub use op::{DeviceOp, DeviceOperation};
 pub use output::{DeviceOutput, HostBudget, Landing, Pending, Plain};
-pub use runtime::{Runtime, RuntimeBuilder};
+pub use runtime::{Runtime, RuntimeBuilder, RuntimeError};
 pub use schedule::{SchedulingPolicy, SingleStream, StreamPerTask, StreamPoolRoundRobin, TaskStream};
 pub use simtile_core::{Condition, Conditional, DeviceBox, DevicePointer, KernelNode};
 pub use transfer::{

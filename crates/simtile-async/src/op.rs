@@ -213,7 +213,7 @@ pub trait DeviceOp: Send + Sized {
     /// # Errors
     /// [`OpError::NoRuntime`], else as [`DeviceOp::graph_on`].
     fn graph(self) -> Result<CudaGraph<Self::Output>, OpError> {
-        let stream = crate::runtime::next_stream()?.context().new_stream()?;
+        let stream = crate::runtime::next_execution()?.context().new_stream()?;
         self.graph_on(&stream)
     }
 
@@ -230,7 +230,8 @@ pub trait DeviceOp: Send + Sized {
         drive::unordered(self, &ExecutionContext::new(stream))
     }
 
-    /// A future on a stream that the policy chooses now. Nothing is submitted before its first poll.
+    /// A future on a stream that the policy chooses now. Nothing is submitted before its first poll. If the policy is a runtime
+    /// that was not [prepared](crate::Runtime::prepare), the first call retains the context and makes the streams.
     ///
     /// # Errors
     /// The policy's.
@@ -243,11 +244,11 @@ pub trait DeviceOp: Send + Sized {
         DeviceFuture::scheduled(self, ExecutionContext::new(stream))
     }
 
-    /// The future behind `.await`: on a stream that the current runtime's policy chooses at this call.
+    /// The future behind `.await`: of the runtime that is in force at this call. See [`DeviceFuture::placed_by`].
     fn future(self) -> DeviceFuture<Self> {
-        match crate::runtime::next_execution() {
-            Ok(execution) => DeviceFuture::scheduled(self, execution),
-            Err(error) => DeviceFuture::failed(error),
+        match crate::Runtime::current() {
+            Some(runtime) => DeviceFuture::placed_by(self, &runtime),
+            None => DeviceFuture::failed(OpError::NoRuntime),
         }
     }
 }

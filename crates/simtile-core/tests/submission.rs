@@ -8,6 +8,7 @@ use simtile_core::{
     StreamError,
 };
 use simtile_driver::Entry;
+use simtile_driver::sys::CUresult;
 use simtile_sim::Simulator;
 use simtile_types::LaunchConfig;
 use std::sync::Arc;
@@ -91,6 +92,43 @@ fn what_the_kernel_touches_is_compared_with_what_was_named() {
     let reports = sim.reports();
     assert_eq!(reports.len(), 1, "{reports:?}");
     assert!(format!("{:?}", reports[0]).contains("written"), "{reports:?}");
+}
+
+/// A plain launch says less: what is among its arguments is used as it was given, and what its kernel reaches by raw addresses is the
+/// caller's business.
+#[test]
+fn a_plain_launch_is_checked_for_the_memory_among_its_arguments() {
+    let sim = Simulator::builder().quiet().build();
+    let context = context(&sim, 0);
+    let stream = context.new_stream().unwrap();
+    let function = saxpy(&context);
+    let x = DeviceBuffer::from_slice(&stream, &[1.0f32; 64]).unwrap();
+    let mut y = DeviceBuffer::from_slice(&stream, &[2.0f32; 64]).unwrap().with_label("written");
+    let address = y.cu_deviceptr();
+    // SAFETY: both buffers have 64 elements, and only this thread uses them, on one stream.
+    let launch = |args: LaunchArgs<'_>| unsafe { stream.launch(&function, config(64), args) }.unwrap();
+    launch(LaunchArgs::new().arg(64u32).arg(1.0f32).buffer(&x).buffer_mut(&mut y));
+    launch(LaunchArgs::new().arg(64u32).arg(1.0f32).buffer(&x).arg(address));
+    launch(LaunchArgs::new().arg(64u32).arg(1.0f32).arg(x.cu_deviceptr()).arg(address));
+    stream.synchronize().unwrap();
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+    launch(LaunchArgs::new().arg(64u32).arg(1.0f32).buffer(&x).buffer(&y));
+    stream.synchronize().unwrap();
+    let reports = sim.take_reports();
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    let text = reports[0].to_string();
+    assert!(text.contains("writes byte 0 of 'written', which its launch declared as read"), "{text}");
+    // Reports call the stream as errors do.
+    let named = format!("on {stream} ").replace("stream ", "stream #");
+    assert!(text.contains(&named), "{named}: {text}");
+    // A launch that is refused leaves nothing behind for the next one, which is somebody else's.
+    sim.fail(Entry::cuLaunchKernel, 1, CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
+    let args = LaunchArgs::new().arg(64u32).arg(1.0f32).buffer(&x).buffer(&y);
+    // SAFETY: it is refused.
+    assert!(unsafe { stream.launch(&function, config(64), args) }.is_err());
+    launch(LaunchArgs::new().arg(64u32).arg(1.0f32).arg(x.cu_deviceptr()).arg(address));
+    stream.synchronize().unwrap();
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
 }
 
 #[test]

@@ -219,6 +219,24 @@ static EXTRAS: crate::Extras = crate::Extras {
             None => CUresult::SIMTILE_MISSING_ENTRY,
         }
     },
+    declare_named: |state, stream, accesses| {
+        // SAFETY: as above.
+        let driver = unsafe { state.get::<Inner>() }.driver;
+        match driver.table().extras {
+            // SAFETY: as above.
+            Some(extras) => unsafe { (extras.declare_named)(driver.state(), stream, accesses) },
+            None => CUresult::SIMTILE_MISSING_ENTRY,
+        }
+    },
+    stream_number: |state, stream| {
+        // SAFETY: as above.
+        let driver = unsafe { state.get::<Inner>() }.driver;
+        match driver.table().extras {
+            // SAFETY: as above.
+            Some(extras) => unsafe { (extras.stream_number)(driver.state(), stream) },
+            None => 0,
+        }
+    },
     host_access: |state, address, bytes, mode| {
         // SAFETY: as above.
         let driver = unsafe { state.get::<Inner>() }.driver;

@@ -52,6 +52,10 @@ pub struct Extras {
     /// Declares what the calling thread's next launch on this stream accesses. A launch that declares
     /// is checked against it; one that does not is not.
     pub declare: unsafe fn(State, CUstream, &[DeclaredAccess]) -> CUresult,
+    /// The same of the named ranges alone: what else the launch accesses is the caller's business, and is not checked.
+    pub declare_named: unsafe fn(State, CUstream, &[DeclaredAccess]) -> CUresult,
+    /// The number by which reports call this stream when it has no label; 0 if there is no such stream.
+    pub stream_number: unsafe fn(State, CUstream) -> u64,
     /// Tells that the calling host thread accesses this range (first byte, length) itself now: the checker cannot see that by
     /// itself. Page-locked, managed and any other memory that the driver knows.
     pub host_access: unsafe fn(State, CUdeviceptr, u64, AccessMode) -> CUresult,

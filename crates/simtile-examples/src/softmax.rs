@@ -31,6 +31,17 @@ pub fn load(context: &Arc<Context>) -> Result<Tile, Box<dyn Error>> {
     }
     match context.load_module(BYTECODE) {
         Ok(module) => Ok(Tile { module, origin: "bytecode, interpreted".into() }),
+        // Nothing that a compiler makes would help: a simulated driver runs no machine code.
+        Err(ModuleError::NeedsTileCompiler { .. }) if context.device().is_simulated() => {
+            let version = context.driver().version()?;
+            Err(format!(
+                "the simulated driver has version {}.{}, and Tile bytecode needs 13.0: take `driver=` out of SIMTILE_SIM, or set \
+                 driver=13.0",
+                version / 1000,
+                version % 1000 / 10
+            )
+            .into())
+        }
         Err(ModuleError::NeedsTileCompiler { target, .. }) => {
             let (cubin, compiler) = compile(&target)?;
             let module = context.load_module(&cubin)?;

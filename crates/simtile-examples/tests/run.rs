@@ -24,6 +24,7 @@ fn inter_kernel_checks_every_value_in_every_mode() {
             let count = rows.parse::<u32>().unwrap() * cols.parse::<u32>().unwrap();
             assert!(out.contains(&format!("all {count} values are right")), "{out}");
             assert!(out.contains("simulated") && out.contains("Try next"), "{out}");
+            assert!(out.contains("--bin inter_kernel -- --rows 4096 --cols 1000"), "{out}");
             assert!(err.is_empty(), "{err}");
         }
     }
@@ -49,12 +50,24 @@ fn inter_kernel_refuses_what_its_kernels_only_assume() {
 }
 
 #[test]
+fn a_driver_that_is_too_old_for_tile_kernels_says_so() {
+    for binary in [INTER_KERNEL, env!("CARGO_BIN_EXE_async_pipeline")] {
+        let output = run(binary, &[], "driver=12.0");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("version 12.0, and Tile bytecode needs 13.0: take `driver=` out"), "{text}");
+    }
+}
+
+#[test]
 fn async_pipeline_checks_every_value_and_leaves_nothing() {
     for settings in ["mode=fast", "mode=fifo"] {
         let output = run(env!("CARGO_BIN_EXE_async_pipeline"), &[], settings);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{settings}: {err}");
         assert!(out.contains("5 replays right") && out.contains("left over   nothing"), "{out}");
+        assert!(out.contains("18 right, 6 given up half way"), "{out}");
+        assert!(out.contains("library     its sum was ordered like the kernels"), "{out}");
     }
 }
 

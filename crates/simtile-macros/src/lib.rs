@@ -43,21 +43,23 @@ pub fn derive_pointer_free(input: TokenStream) -> TokenStream {
 
 /// A test on a simulated driver of its own.
 ///
-/// The function takes `&Runtime`, or `&TestCx` for the simulator too, and returns nothing or a `Result`. Settings, all
-/// optional:
+/// The function takes `&Runtime`, or `&TestCx` for the simulator too, and returns nothing or a `Result`. It may be an `async fn`:
+/// then `simtile::testing::block_on` runs it, whose waiting is part of the schedule. The runtime is in force in it, so operations can be
+/// awaited without naming a stream. Settings, all optional:
 ///
 /// | setting | meaning |
 /// | --- | --- |
-/// | `devices = 2` | how many devices (default 1) |
+/// | `devices = 2` | how many devices (default 1, at most 64) |
 /// | `seeds = 100` | runs seeds 0 to 99, each with another schedule of device work and host threads; without it one run, in order of submission |
 /// | `mask = [cuMemAllocAsync]` | entries that the driver does not have |
 /// | `faults = [Fault::fail(…)]` | calls that fail |
 /// | `profile = "h200"` | what the devices look like |
-/// | `memory = 1 << 28` | bytes of each device; pools take theirs in pieces of 32 MiB |
+/// | `memory = 1 << 28` | bytes of each device, from 1 MiB to 4 TiB; pools take theirs in pieces of 32 MiB, or of a sixteenth of less |
 /// | `crate = path` | where `simtile` is |
 ///
 /// Bounds, lifetime, initialisation and races are checked. The test fails if the function does, if the checker reports
-/// anything, if work is left that cannot end, or if nobody can go on; the message has the command that repeats it.
+/// anything, if work is left that cannot end, or if nobody can go on; the message has the command that repeats it. Settings outside of
+/// their limits are compile errors where a number is written out, else they fail the test.
 /// `SIMTILE_SEED=17` runs that seed only.
 #[proc_macro_attribute]
 pub fn test(settings: TokenStream, function: TokenStream) -> TokenStream {

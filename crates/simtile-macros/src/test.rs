@@ -5,7 +5,7 @@ use quote::{quote, quote_spanned};
 use syn::parse::Parser;
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Error, Expr, Ident, ItemFn, Path, Result, Token, bracketed, parse_quote};
+use syn::{Error, Expr, ExprLit, Ident, ItemFn, Lit, Path, Result, Token, bracketed, parse_quote};
 
 #[derive(Default)]
 struct Settings {
@@ -17,6 +17,9 @@ struct Settings {
     memory: Option<Expr>,
     root: Option<Path>,
 }
+
+/// Most devices of a simulated driver.
+const MOST_DEVICES: u64 = 64;
 
 const ALLOWED: &str = "the settings are devices, seeds, mask, faults, profile, memory and crate";
 
@@ -33,6 +36,8 @@ fn attempt(settings: TokenStream, function: TokenStream) -> Result<TokenStream> 
     let settings = parse_settings(settings)?;
     let mut function: ItemFn = syn::parse2(function)?;
     check(&function)?;
+    within("devices", settings.devices.as_ref(), 0, MOST_DEVICES)?;
+    within("seeds", settings.seeds.as_ref(), 1, u64::MAX)?;
     let name = function.sig.ident.clone();
     let attributes = std::mem::take(&mut function.attrs);
     function.vis = syn::Visibility::Inherited;
@@ -60,8 +65,11 @@ fn attempt(settings: TokenStream, function: TokenStream) -> Result<TokenStream> 
     let text = name.to_string();
     // The call is where the function is: a mismatch of its argument or result shows there.
     let here = Span::call_site().located_at(function.sig.span());
-    let call =
-        quote_spanned!(here=> #root::testing::Verdict::verdict(#name(#root::testing::Given::given(cx))));
+    let mut call = quote_spanned!(here=> #name(#root::testing::Given::given(cx)));
+    if function.sig.asyncness.is_some() {
+        call = quote_spanned!(here=> #root::testing::block_on(#call));
+    }
+    let call = quote_spanned!(here=> #root::testing::Verdict::verdict(#call));
     Ok(quote! {
         #[::core::prelude::v1::test]
         #(#attributes)*
@@ -76,9 +84,6 @@ fn attempt(settings: TokenStream, function: TokenStream) -> Result<TokenStream> 
 
 fn check(function: &ItemFn) -> Result<()> {
     let sig = &function.sig;
-    if let Some(token) = sig.asyncness {
-        return Err(Error::new(token.span(), "a simtile test is an ordinary function"));
-    }
     if sig.generics.type_params().next().is_some() || sig.generics.const_params().next().is_some() {
         return Err(Error::new(sig.generics.span(), "a test has no type or const parameters"));
     }
@@ -89,6 +94,18 @@ fn check(function: &ItemFn) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// A number that is written out is looked at here; any other expression when the test runs.
+fn within(name: &str, setting: Option<&Expr>, least: u64, most: u64) -> Result<()> {
+    let Some(Expr::Lit(ExprLit { lit: Lit::Int(literal), .. })) = setting else { return Ok(()) };
+    let fits = literal.base10_parse::<u64>().is_ok_and(|value| (least..=most).contains(&value));
+    if fits {
+        return Ok(());
+    }
+    let limit =
+        if most == u64::MAX { format!("the least is {least}") } else { format!("the limit is {most}") };
+    Err(Error::new(literal.span(), format!("{name} = {literal}; {limit}")))
 }
 
 fn parse_settings(tokens: TokenStream) -> Result<Settings> {

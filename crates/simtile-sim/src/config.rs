@@ -50,7 +50,7 @@ impl Default for Checks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SimConfig {
-    /// How many devices (0 to 64). Default 1.
+    /// How many devices (0 to [`SimConfig::MOST_DEVICES`]). Default 1.
     pub devices: u32,
     /// Scheduling. Default [`Mode::Fast`].
     pub mode: Mode,
@@ -65,7 +65,8 @@ pub struct SimConfig {
     /// The version the driver says it has, as 1000 times the major and 10 times the minor number, from 12000 to 13000
     /// (the default). Entries, attributes and PTX that came later are not there.
     pub driver_version: i32,
-    /// Memory of each device in bytes (at most 4 TiB), committed lazily. Default 4 GiB.
+    /// Memory of each device in bytes ([`SimConfig::LEAST_MEMORY`] to [`SimConfig::MOST_MEMORY`]), committed lazily. Default 4 GiB.
+    /// As on the real driver, pools take theirs in pieces of 32 MiB; on a device that has less, in a sixteenth of it.
     pub memory: u64,
     /// Whether addresses of freed memory are handed out again, as on a GPU. Default true.
     pub reuse_addresses: bool,
@@ -84,7 +85,7 @@ pub struct SimConfig {
     pub patience: u32,
     /// Most steps of one thread (SIMT) or block (Tile) before a kernel counts as endless. Default 2^32.
     pub step_limit: u64,
-    /// Host threads that one kernel may use, at most 256. 0 (default): one a core (at most 8) in [`Mode::Fast`],
+    /// Host threads that one kernel may use, at most [`SimConfig::MOST_WORKERS`]. 0 (default): one a core (at most 8) in [`Mode::Fast`],
     /// else one.
     pub workers: usize,
     /// Whether each report is also printed to stderr. Default true.
@@ -95,9 +96,14 @@ pub struct SimConfig {
     pub replay: Option<Recording>,
 }
 
-const MOST_DEVICES: u32 = 64;
-const MOST_MEMORY: u64 = 4 << 40;
-const MOST_WORKERS: usize = 256;
+/// What the numbers may be, in words.
+const DEVICES: &str = "a number from 0 to 64";
+const MEMORY: &str = "a size such as 512MiB, 4GiB or a number of bytes, from 1MiB to 4TiB";
+const WORKERS: &str = "a number from 0 to 256";
+const STEPS: &str = "a number from 1 to 2^64-1";
+const VERSION: &str = "a version from 12.0 to 13.0";
+const REPLAY: &str = "a schedule such as 7:late:12.1+40.0, or a file that holds one";
+const REPLAYED: &str = "a schedule together with mode=explore";
 
 impl Default for SimConfig {
     fn default() -> Self {
@@ -136,7 +142,11 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "simulator setting '{}': '{}' is not one of: {}", self.key, self.value, self.allowed)
+        let Self { key, value, allowed } = self;
+        if *allowed == KEYS {
+            return write!(f, "simulator setting {key}={value}: there is no '{key}'; there are {allowed}");
+        }
+        write!(f, "simulator setting {key}={value}: allowed is {allowed}")
     }
 }
 
@@ -145,6 +155,49 @@ impl std::error::Error for ConfigError {}
 const KEYS: &str = "devices, mode, seed, check, profile, without, driver, memory, addresses, frees, pageable, managed, patience, steps, workers, reports, replay";
 
 impl SimConfig {
+    /// Most devices.
+    pub const MOST_DEVICES: u32 = 64;
+    /// Least memory of a device in bytes.
+    pub const LEAST_MEMORY: u64 = 1 << 20;
+    /// Most memory of a device in bytes.
+    pub const MOST_MEMORY: u64 = 4 << 40;
+    /// Most host threads of a kernel.
+    pub const MOST_WORKERS: usize = 256;
+
+    /// Whether every setting is inside its documented limits. Text is checked when it is read; [`Simulator::new`](crate::Simulator::new)
+    /// takes the nearest setting that is allowed.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with the first one that is not, its value and what is allowed.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let near = self.clone().clamped();
+        let refuse =
+            |key: &str, value: String, allowed| Err(ConfigError { key: key.to_owned(), value, allowed });
+        if self.devices != near.devices {
+            return refuse("devices", self.devices.to_string(), DEVICES);
+        }
+        if self.memory != near.memory {
+            return refuse("memory", self.memory.to_string(), MEMORY);
+        }
+        if self.workers != near.workers {
+            return refuse("workers", self.workers.to_string(), WORKERS);
+        }
+        if self.step_limit != near.step_limit {
+            return refuse("steps", self.step_limit.to_string(), STEPS);
+        }
+        if self.driver_version != near.driver_version {
+            return refuse("driver", self.version_text(), VERSION);
+        }
+        match &self.replay {
+            Some(replay) if self.mode != Mode::Explore => refuse("replay", replay.to_string(), REPLAYED),
+            _ => Ok(()),
+        }
+    }
+
+    fn version_text(&self) -> String {
+        format!("{}.{}", self.driver_version / 1000, self.driver_version % 1000 / 10)
+    }
+
     /// Settings from an environment variable; the defaults if it is not set.
     ///
     /// # Errors
@@ -168,9 +221,9 @@ impl SimConfig {
 
     /// The same with every number inside its documented limits, which text is checked against too.
     pub(crate) fn clamped(mut self) -> Self {
-        self.devices = self.devices.min(MOST_DEVICES);
-        self.memory = self.memory.min(MOST_MEMORY);
-        self.workers = self.workers.min(MOST_WORKERS);
+        self.devices = self.devices.min(Self::MOST_DEVICES);
+        self.memory = self.memory.clamp(Self::LEAST_MEMORY, Self::MOST_MEMORY);
+        self.workers = self.workers.min(Self::MOST_WORKERS);
         self.step_limit = self.step_limit.max(1);
         self.driver_version = self.driver_version.clamp(OLDEST_DRIVER, NEWEST_DRIVER);
         self
@@ -179,8 +232,7 @@ impl SimConfig {
     fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
         match key {
             "devices" => {
-                let allowed = "a number from 0 to 64";
-                self.devices = value.parse().ok().filter(|&n| n <= MOST_DEVICES).ok_or(allowed)?;
+                self.devices = value.parse().ok().filter(|&n| n <= Self::MOST_DEVICES).ok_or(DEVICES)?;
             }
             "mode" => {
                 self.mode = match value {
@@ -202,10 +254,10 @@ impl SimConfig {
             }
             "profile" => self.profile = Profile::by_name(value).ok_or(Profile::NAMES)?,
             "without" => self.lacks = Lacks::by_names(value).ok_or(Lacks::NAMES)?,
-            "driver" => self.driver_version = version(value).ok_or("a version from 12.0 to 13.0")?,
+            "driver" => self.driver_version = version(value).ok_or(VERSION)?,
             "memory" => {
-                let allowed = "a size such as 512MiB, 4GiB or a number of bytes, from 1 MiB to 4 TiB";
-                self.memory = size(value).filter(|n| (1 << 20..=MOST_MEMORY).contains(n)).ok_or(allowed)?;
+                let limits = Self::LEAST_MEMORY..=Self::MOST_MEMORY;
+                self.memory = size(value).filter(|n| limits.contains(n)).ok_or(MEMORY)?;
             }
             "addresses" => {
                 self.reuse_addresses = match value {
@@ -239,11 +291,10 @@ impl SimConfig {
                 self.patience = value.parse().map_err(|_| "a number of seconds from 0 to 2^32-1")?
             }
             "steps" => {
-                self.step_limit = value.parse().ok().filter(|&n| n > 0).ok_or("a number from 1 to 2^64-1")?;
+                self.step_limit = value.parse().ok().filter(|&n| n > 0).ok_or(STEPS)?;
             }
             "workers" => {
-                self.workers =
-                    value.parse().ok().filter(|&n| n <= MOST_WORKERS).ok_or("a number from 0 to 256")?;
+                self.workers = value.parse().ok().filter(|&n| n <= Self::MOST_WORKERS).ok_or(WORKERS)?;
             }
             "reports" => {
                 self.print_reports = match value {
@@ -254,8 +305,7 @@ impl SimConfig {
             }
             "replay" => {
                 let read = || std::fs::read_to_string(value).ok()?.parse().ok();
-                let allowed = "a schedule such as 7:late:12.1+40.0, or a file that holds one";
-                self.replay = Some(value.parse().ok().or_else(read).ok_or(allowed)?);
+                self.replay = Some(value.parse().ok().or_else(read).ok_or(REPLAY)?);
             }
             _ => return Err(KEYS),
         }
@@ -309,7 +359,7 @@ impl fmt::Display for SimConfig {
             write!(f, ",without={}", self.lacks.names())?;
         }
         if self.driver_version != other.driver_version {
-            write!(f, ",driver={}.{}", self.driver_version / 1000, self.driver_version % 1000 / 10)?;
+            write!(f, ",driver={}", self.version_text())?;
         }
         if self.memory != other.memory {
             write!(f, ",memory={}", self.memory)?;
@@ -345,6 +395,7 @@ impl FromStr for SimConfig {
 
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let mut config = Self::default();
+        let mut mode = None;
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             let (key, value) = (key.trim(), value.trim());
@@ -353,7 +404,13 @@ impl FromStr for SimConfig {
                 value: value.to_owned(),
                 allowed,
             })?;
+            mode = mode.or((key == "mode").then_some(()));
         }
+        if config.replay.is_some() && mode.is_none() {
+            // A schedule says how to explore.
+            config.mode = Mode::Explore;
+        }
+        config.check()?;
         Ok(config)
     }
 }
@@ -365,7 +422,7 @@ mod tests {
     #[test]
     fn text_sets_every_key() {
         let config: SimConfig =
-            "devices=2, mode=fifo,seed=7,check=none,profile=a100,without=pools+vmm,driver=12.4,memory=512MiB,addresses=fresh,frees=never,pageable=async,managed=exclusive,patience=5,steps=9,workers=3,reports=quiet,replay=7:late:3.1"
+            "devices=2, mode=fifo,seed=7,check=none,profile=a100,without=pools+vmm,driver=12.4,memory=512MiB,addresses=fresh,frees=never,pageable=async,managed=exclusive,patience=5,steps=9,workers=3,reports=quiet"
                 .parse()
                 .unwrap();
         let expected = SimConfig {
@@ -385,10 +442,14 @@ mod tests {
             step_limit: 9,
             workers: 3,
             print_reports: false,
-            replay: Some("7:late:3.1".parse().unwrap()),
+            replay: None,
         };
         assert_eq!(config, expected);
         assert_eq!(config.to_string().parse(), Ok(expected));
+        let replay = Some("7:late:3.1".parse().unwrap());
+        let replayed = SimConfig { mode: Mode::Explore, replay, ..SimConfig::default() };
+        assert_eq!("replay=7:late:3.1".parse(), Ok(replayed.clone()));
+        assert_eq!(replayed.to_string().parse(), Ok(replayed));
         assert_eq!(SimConfig::default().to_string().parse(), Ok(SimConfig::default()));
         assert_eq!("".parse::<SimConfig>().unwrap(), SimConfig::default());
     }
@@ -396,8 +457,17 @@ mod tests {
     #[test]
     fn numbers_count_as_the_nearest_one_allowed() {
         let (devices, memory, workers) = (u32::MAX, u64::MAX, usize::MAX);
-        let config = SimConfig { devices, memory, workers, ..SimConfig::default() }.clamped();
+        let config = SimConfig { devices, memory, workers, ..SimConfig::default() };
+        assert_eq!(
+            config.check().unwrap_err().to_string(),
+            "simulator setting devices=4294967295: allowed is a number from 0 to 64"
+        );
+        let config = config.clamped();
         assert_eq!((config.devices, config.memory, config.workers), (64, 4 << 40, 256));
+        assert_eq!(config.check(), Ok(()));
+        let little = SimConfig { memory: 1, ..SimConfig::default() };
+        assert_eq!(little.check().unwrap_err().key, "memory");
+        assert_eq!(little.clamped().memory, 1 << 20);
         assert_eq!(SimConfig::default().clamped(), SimConfig::default());
     }
 
@@ -414,12 +484,16 @@ mod tests {
             ("profile=b9000", "profile", "b9000", "rtx4090"),
             ("managed=shared", "managed", "shared", "exclusive"),
             ("patience=long", "patience", "long", "seconds"),
-            ("memory=99999999999999TiB", "memory", "99999999999999TiB", "4 TiB"),
+            ("memory=99999999999999TiB", "memory", "99999999999999TiB", "4TiB"),
+            ("memory=1023KiB", "memory", "1023KiB", "1MiB"),
+            ("mode=fifo,replay=7:late:3.1", "replay", "7:late:3.1", "mode=explore"),
+            ("replay=7:late:3.1,mode=fast", "replay", "7:late:3.1", "mode=explore"),
         ] {
             let error = text.parse::<SimConfig>().unwrap_err();
             assert_eq!((error.key.as_str(), error.value.as_str()), (key, value));
             assert!(error.allowed.contains(allowed), "{error}");
-            assert!(error.to_string().contains(key));
+            let named = format!("simulator setting {key}={value}: ");
+            assert!(error.to_string().starts_with(&named), "{error}");
         }
     }
 }

@@ -14,7 +14,6 @@ use crate::memory::AddressSpace;
 use crate::printf::Printf;
 use crate::profile::Profile;
 use crate::report::Report;
-use simtile_driver::DeclaredAccess;
 use simtile_driver::sys::{CUcontext, CUlimit, CUresult, CUstream};
 use simtile_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use simtile_sync::{Arc, Condvar, Global, Mutex};
@@ -45,7 +44,7 @@ pub(crate) struct StreamRef {
 }
 
 /// Declared accesses by calling thread and stream uid.
-type Declared = BTreeMap<(u64, u64), Vec<DeclaredAccess>>;
+type DeclaredBy = BTreeMap<(u64, u64), crate::check::Declared>;
 
 /// A simulated driver.
 pub(crate) struct Core {
@@ -68,7 +67,7 @@ pub(crate) struct Core {
     /// Workers wait here for work.
     pub(crate) work: Condvar,
     pub(crate) printf: Printf,
-    pub(crate) declared: Mutex<Declared>,
+    pub(crate) declared: Mutex<DeclaredBy>,
     reports: Mutex<Vec<Report>>,
     /// Calls so far.
     pub(crate) calls: AtomicU64,

@@ -30,6 +30,10 @@ pub(crate) fn enter(state: State, entry: Entry, run: impl FnOnce(&Call<'_>) -> R
         let _catches = explore::catching();
         catch_unwind(AssertUnwindSafe(|| dispatch(&core, entry, run)))
     };
+    if !matches!(result, Ok(Ok(()))) && launches(entry) {
+        // What was declared was declared of this launch.
+        core.declared.lock().retain(|&(thread, _), _| thread != thread_number());
+    }
     match result {
         Ok(Ok(())) => CUresult::CUDA_SUCCESS,
         Ok(Err(code)) => code,
@@ -108,6 +112,10 @@ fn unsafe_in_capture(entry: Entry) -> bool {
             | Entry::cuGraphInstantiateWithParams
             | Entry::cuGraphExecDestroy
     )
+}
+
+fn launches(entry: Entry) -> bool {
+    matches!(entry, Entry::cuLaunchKernel | Entry::cuLaunchKernelEx | Entry::cuLaunchCooperativeKernel)
 }
 
 fn works_uninitialised(entry: Entry) -> bool {

@@ -318,15 +318,15 @@ impl fmt::Display for MissingFunction {
 pub enum LoadFault {
     /// Not a well-formed image of its kind.
     Malformed {
-        /// Line in the text, or byte offset in a binary.
-        at: u64,
+        /// Where.
+        at: At,
         /// What is wrong there.
         what: String,
     },
     /// Well-formed, but an instruction or feature that is not built.
     Unsupported {
-        /// Line in the text, or number of the operation.
-        at: u64,
+        /// Where.
+        at: At,
         /// Its name.
         what: String,
     },
@@ -349,6 +349,30 @@ pub enum LoadFault {
         /// The device's.
         device: String,
     },
+}
+
+/// A place in an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// A line of the text, from 1.
+    Line(u64),
+    /// A byte of a binary, from 0.
+    Byte(u64),
+    /// An operation of a Tile module, by its number.
+    Operation(u64),
+    /// The whole of it.
+    Module,
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Byte(byte) => write!(f, "byte {byte}"),
+            Self::Operation(number) => write!(f, "operation {number}"),
+            Self::Module => f.write_str("the module as a whole"),
+        }
+    }
 }
 
 impl fmt::Display for LoadFault {

@@ -1,12 +1,13 @@
 //! What a runtime tells a simulated driver beyond CUDA: labels, and what the next launch accesses.
 
+use crate::check::Declared;
 use crate::entry::{Call, thread_number};
 use crate::simulator::Shell;
 use simtile_driver::sys::{CUresult, CUstream};
 use simtile_driver::{AccessMode, DeclaredAccess, Entry, Extras, LabelTarget, State};
 
 /// The extras of every simulated driver.
-pub(crate) static EXTRAS: Extras = Extras { label, declare, host_access };
+pub(crate) static EXTRAS: Extras = Extras { label, declare, declare_named, stream_number, host_access };
 
 fn answer(result: Result<(), CUresult>) -> CUresult {
     match result {
@@ -46,14 +47,34 @@ unsafe fn label(state: State, target: LabelTarget, text: &str) -> CUresult {
 
 /// Keeps what the calling thread's next launch on a stream accesses.
 unsafe fn declare(state: State, stream: CUstream, accesses: &[DeclaredAccess]) -> CUresult {
+    // SAFETY: the caller's.
+    unsafe { keep(state, stream, accesses, true) }
+}
+
+/// Keeps how the calling thread's next launch on a stream accesses these ranges.
+unsafe fn declare_named(state: State, stream: CUstream, accesses: &[DeclaredAccess]) -> CUresult {
+    // SAFETY: the caller's.
+    unsafe { keep(state, stream, accesses, false) }
+}
+
+unsafe fn keep(state: State, stream: CUstream, accesses: &[DeclaredAccess], all: bool) -> CUresult {
     // SAFETY: as in `label`.
     let Some(core) = unsafe { state.get::<Shell>() }.core() else {
         return CUresult::CUDA_ERROR_DEINITIALIZED;
     };
     let call = Call { core: &core, entry: Entry::cuLaunchKernel };
     answer(call.stream(stream).map(|stream| {
-        core.declared.lock().insert((thread_number(), stream.uid), accesses.to_vec());
+        let declared = Declared { accesses: accesses.to_vec(), all };
+        core.declared.lock().insert((thread_number(), stream.uid), declared);
     }))
+}
+
+/// The number of a stream in reports.
+unsafe fn stream_number(state: State, stream: CUstream) -> u64 {
+    // SAFETY: as in `label`.
+    let Some(core) = unsafe { state.get::<Shell>() }.core() else { return 0 };
+    let call = Call { core: &core, entry: Entry::cuStreamGetId };
+    call.stream(stream).map_or(0, |stream| stream.uid)
 }
 
 /// The calling thread reads or writes memory that devices reach too.

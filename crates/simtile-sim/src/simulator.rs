@@ -320,7 +320,7 @@ impl Builder {
         self
     }
 
-    /// How many devices, at most 64.
+    /// How many devices, at most [`SimConfig::MOST_DEVICES`].
     pub fn devices(mut self, devices: u32) -> Self {
         self.config.devices = devices;
         self
@@ -362,7 +362,7 @@ impl Builder {
         self
     }
 
-    /// Memory of each device in bytes.
+    /// Memory of each device in bytes, see [`SimConfig::memory`].
     pub fn memory(mut self, bytes: u64) -> Self {
         self.config.memory = bytes;
         self
@@ -430,7 +430,16 @@ impl Builder {
         self
     }
 
-    /// Makes the simulator.
+    /// As [`Builder::build`], if every setting is allowed.
+    ///
+    /// # Errors
+    /// As [`SimConfig::check`].
+    pub fn try_build(self) -> Result<Simulator, ConfigError> {
+        self.config.check()?;
+        Ok(self.build())
+    }
+
+    /// Makes the simulator. Numbers outside of what [`SimConfig`] documents count as the nearest one inside.
     pub fn build(self) -> Simulator {
         let mut config = self.config;
         config.print_reports &= !self.quiet;

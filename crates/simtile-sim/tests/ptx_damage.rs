@@ -3,7 +3,7 @@
 mod ptx_support;
 
 use ptx_support::{FILES, H200, Machine, Random, Shape, shape};
-use simtile_sim::exec::LoadFault;
+use simtile_sim::exec::{At, LoadFault};
 
 fn text(name: &str) -> &'static str {
     FILES.iter().find(|(n, _)| *n == name).unwrap().1
@@ -48,15 +48,18 @@ fn refusals_name_line_and_instruction() {
     let error = load(&saxpy.replace("fma.rn.f32", "fma.rn.oob.f32"));
     assert_eq!(
         error,
-        LoadFault::Malformed { at: line, what: "PTX has no instruction `fma.rn.oob.f32`".to_owned() },
+        LoadFault::Malformed {
+            at: At::Line(line),
+            what: "PTX has no instruction `fma.rn.oob.f32`".to_owned()
+        },
         "so is a modifier that the type does not have"
     );
     let error = load(&saxpy.replace("fma.rn.f32", "wgmma.fma"));
-    assert_eq!(error, LoadFault::Unsupported { at: line, what: "wgmma.fma".to_owned() });
+    assert_eq!(error, LoadFault::Unsupported { at: At::Line(line), what: "wgmma.fma".to_owned() });
     let error = load(&saxpy.replace("fma.rn.f32", "fmma.rn.f32"));
     assert_eq!(
         error,
-        LoadFault::Malformed { at: line, what: "PTX has no instruction `fmma`".to_owned() },
+        LoadFault::Malformed { at: At::Line(line), what: "PTX has no instruction `fmma`".to_owned() },
         "a word that is no instruction at all is an error of the text"
     );
     assert!(matches!(load(&saxpy.replace(".version 9.0", ".version 9.1")), LoadFault::Version { .. }));
@@ -66,10 +69,10 @@ fn refusals_name_line_and_instruction() {
     assert!(Machine::load(&saxpy.replace("sm_90", "sm_52")).is_ok());
     let error = load(&saxpy.replace("fma.rn.f32 \t%f4", "fma.rn.f32 \t%nothing"));
     assert!(
-        matches!(&error, LoadFault::Malformed { at, what } if *at == line && what.contains("%nothing")),
+        matches!(&error, LoadFault::Malformed { at, what } if *at == At::Line(line) && what.contains("%nothing")),
         "{error}"
     );
-    assert!(matches!(load("hello"), LoadFault::Malformed { at: 1, .. }));
+    assert!(matches!(load("hello"), LoadFault::Malformed { at: At::Line(1), .. }));
 }
 
 /// Pieces of PTX put in place of others of their kind, so that much of what results still loads.

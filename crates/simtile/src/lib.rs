@@ -16,7 +16,9 @@
 //! # } Ok(()) }
 //! ```
 //!
-//! [`Runtime::new`] takes NVIDIA's driver and never simulates by accident; [`Runtime::auto`] takes whatever there is.
+//! [`Runtime::new`] takes NVIDIA's driver and never simulates by accident; [`Runtime::auto`] takes whatever there is;
+//! [`Runtime::builder`] has devices, streams, policies and pools. [`Runtime::enter`] and [`Runtime::set_default`] make one that which `.await`
+//! and `.sync()` run on.
 //!
 //! # Crates behind it
 //! [`types`] (what host and device code share), [`driver`] (the driver API as a table), [`core`](mod@core) (handles,
@@ -28,11 +30,8 @@
 #![warn(missing_debug_implementations)]
 #![forbid(unsafe_code)]
 
-mod runtime;
 #[cfg(feature = "sim")]
 pub mod testing;
-
-pub use runtime::{Runtime, RuntimeError};
 
 #[cfg(all(feature = "macros", feature = "sim"))]
 pub use simtile_macros::test;
@@ -52,8 +51,8 @@ pub use simtile_sim as sim;
 pub use simtile_types as types;
 
 pub use simtile_async::{
-    DeviceFuture, DeviceOp, DeviceOperation, DeviceOutput, ExecutionContext, OpError, Pending,
-    SchedulingPolicy, SubmitContext, join, zip,
+    DeviceFuture, DeviceOp, DeviceOperation, DeviceOutput, ExecutionContext, OpError, Pending, Runtime,
+    RuntimeBuilder, RuntimeError, SchedulingPolicy, SubmitContext, join, zip,
 };
 pub use simtile_core::*;
 pub use simtile_driver::{Driver, DriverError, DriverKind};

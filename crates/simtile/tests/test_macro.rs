@@ -85,6 +85,47 @@ fn fails_by_a_race(cx: &TestCx) -> Result {
     Ok(())
 }
 
+/// The same race, and an assertion that fails before any of it has run.
+fn race_then_assert(cx: &TestCx) -> Result {
+    let context = cx.runtime().device(0)?.primary_context()?;
+    let (a, b) = (context.new_stream()?, context.new_stream()?);
+    let buffer = std::mem::ManuallyDrop::new(DeviceBuffer::<u8>::zeroed(&a, 4096)?);
+    let address = buffer.cu_deviceptr();
+    let driver = cx.driver();
+    context.synchronize_all()?;
+    let gates = [&a, &b].map(|stream| cx.simulator().gate(stream.cu_stream()).unwrap());
+    // SAFETY: the buffer is never freed; the race is the point.
+    unsafe {
+        call!(driver, cuCtxSetCurrent(context.cu_ctx()))?;
+        call!(driver, cuMemsetD8Async(address, 1, 4096, a.cu_stream()))?;
+        call!(driver, cuMemsetD8Async(address, 2, 4096, b.cu_stream()))?;
+    }
+    assert_eq!(cx.simulator().pending(), 6, "five is what it should be");
+    drop(gates);
+    Ok(())
+}
+
+#[simtile::test]
+#[ignore = "fails on purpose"]
+fn fails_by_an_assertion_before_a_race(cx: &TestCx) -> Result {
+    race_then_assert(cx)
+}
+
+#[simtile::test(seeds = 3)]
+#[ignore = "fails on purpose"]
+fn fails_by_an_assertion_before_an_explored_race(cx: &TestCx) -> Result {
+    race_then_assert(cx)
+}
+
+/// An assertion, and work that never ends: the assertion is told, soon.
+#[simtile::test(seeds = 3)]
+#[ignore = "fails on purpose"]
+fn fails_by_an_assertion_before_work_that_does_not_end(cx: &TestCx) -> Result {
+    let stream = cx.runtime().device(0)?.primary_context()?.new_stream()?;
+    std::mem::forget(cx.simulator().gate(stream.cu_stream()).map_err(|code| format!("{code:?}"))?);
+    panic!("an assertion of its own");
+}
+
 #[simtile::test(seeds = 30)]
 #[ignore = "fails on purpose"]
 fn fails_at_seed_seven(cx: &TestCx) {
@@ -156,6 +197,19 @@ fn a_report_fails_the_test_and_the_seed_repeats_the_trace() {
         text[from..].split("repeat it with").next().unwrap().to_owned()
     };
     assert_eq!(part(&text), part(&failure("fails_by_a_race", Some(seed))));
+}
+
+/// What had been queued when an assertion failed still runs, so its race stands beside the assertion.
+#[test]
+fn a_failed_assertion_hides_no_race_of_work_that_had_not_run() {
+    for name in ["fails_by_an_assertion_before_a_race", "fails_by_an_assertion_before_an_explored_race"] {
+        let text = failure(name, None);
+        assert!(text.contains("five is what it should be"), "{text}");
+        assert!(text.contains("nothing orders them"), "{text}");
+    }
+    let text = failure("fails_by_an_assertion_before_work_that_does_not_end", None);
+    assert!(text.contains("an assertion of its own"), "{text}");
+    assert!(!text.contains("pieces of work are left"), "{text}");
 }
 
 /// The printed command, the schedule in a file, the whole trace in a file, and the simulator's own setting: each repeats

@@ -1,6 +1,6 @@
 //! Several operations side by side, each on a stream of its own.
 
-use crate::{DeviceFuture, DeviceOp, DeviceOutput, ExecutionContext, OpError, SchedulingPolicy, runtime};
+use crate::{DeviceFuture, DeviceOp, DeviceOutput, ExecutionContext, OpError, Runtime, SchedulingPolicy};
 use core::future::{Future, IntoFuture};
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -22,7 +22,14 @@ pub trait Joinable: Sized {
     }
 
     #[doc(hidden)]
-    fn futures(self, place: &mut dyn FnMut() -> Result<ExecutionContext, OpError>) -> Self::Future;
+    fn futures(self, place: &mut dyn FnMut() -> Spot) -> Self::Future;
+}
+
+/// Where one of them runs.
+#[doc(hidden)]
+pub enum Spot {
+    Here(Result<ExecutionContext, OpError>),
+    Of(Runtime),
 }
 
 impl<J: Joinable> Join<J> {
@@ -31,7 +38,7 @@ impl<J: Joinable> Join<J> {
     /// # Errors
     /// None now: the policy's come with the future.
     pub fn schedule<P: SchedulingPolicy + ?Sized>(self, policy: &P) -> Result<J::Future, OpError> {
-        Ok(self.0.futures(&mut || policy.next_execution()))
+        Ok(self.0.futures(&mut || Spot::Here(policy.next_execution())))
     }
 
     /// Runs them and waits.
@@ -56,7 +63,11 @@ impl<J: Joinable> IntoFuture for Join<J> {
     type IntoFuture = J::Future;
 
     fn into_future(self) -> J::Future {
-        self.0.futures(&mut runtime::next_execution)
+        let runtime = Runtime::current();
+        self.0.futures(&mut || match &runtime {
+            Some(runtime) => Spot::Of(runtime.clone()),
+            None => Spot::Here(Err(OpError::NoRuntime)),
+        })
     }
 }
 
@@ -68,10 +79,11 @@ enum Slot<A: DeviceOp> {
 }
 
 impl<A: DeviceOp> Slot<A> {
-    fn new(op: A, place: Result<ExecutionContext, OpError>) -> Self {
+    fn new(op: A, place: Spot) -> Self {
         Self::Future(match place {
-            Ok(place) => DeviceFuture::scheduled(op, place),
-            Err(error) => DeviceFuture::failed(error),
+            Spot::Here(Ok(place)) => DeviceFuture::scheduled(op, place),
+            Spot::Here(Err(error)) => DeviceFuture::failed(error),
+            Spot::Of(runtime) => DeviceFuture::placed_by(op, &runtime),
         })
     }
 
@@ -115,10 +127,7 @@ macro_rules! joinable {
             type Future = $future<$($name),+>;
 
             #[allow(non_snake_case, reason = "one name for a type and its value")]
-            fn futures(
-                self,
-                place: &mut dyn FnMut() -> Result<ExecutionContext, OpError>,
-            ) -> Self::Future {
+            fn futures(self, place: &mut dyn FnMut() -> Spot) -> Self::Future {
                 let ($($name,)+) = self;
                 $future($(Slot::new($name, place())),+)
             }

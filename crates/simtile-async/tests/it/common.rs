@@ -1,14 +1,17 @@
 //! What the tests share.
+//!
+//! A test that is called inside an exploration runs on a driver of that exploration, with every check on: see `schedules`.
 
 use simtile_async::{DeviceOp, OpError, SubmitContext, into_future};
 use simtile_core::{Context, DeviceBuffer, Function, LaunchArgs, Stream};
 use simtile_driver::Driver;
-use simtile_sim::{Mode, Simulator};
+use simtile_sim::{Builder, Checks, Mode, Simulator};
+use simtile_sync::{Condvar, Mutex, hook, time};
 use simtile_types::LaunchConfig;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Poll, Wake};
-use std::time::{Duration, Instant};
+use std::task::{Poll, Wake, Waker};
+use std::time::Duration;
 
 pub const SAXPY: &str = include_str!("../../../../artifacts/ptx/saxpy.ptx");
 
@@ -23,8 +26,17 @@ pub fn rig() -> Rig {
     rig_of(1)
 }
 
+/// Settings of a driver that suits the caller: explored with every check on, or as fast as it goes.
+pub fn settings() -> Builder {
+    let builder = Simulator::builder().quiet();
+    match crate::schedules::seed() {
+        Some(seed) => builder.mode(Mode::Explore).seed(seed).checks(Checks::ALL),
+        None => builder.mode(Mode::Fast),
+    }
+}
+
 pub fn simulator(devices: u32) -> Simulator {
-    Simulator::builder().devices(devices).mode(Mode::Fast).quiet().build()
+    settings().devices(devices).build()
 }
 
 pub fn rig_of(devices: u32) -> Rig {
@@ -113,12 +125,56 @@ impl Wake for Count {
     }
 }
 
+/// So many, or, explored, where threads take turns, so few.
+pub fn few(many: usize, few: usize) -> usize {
+    if hook::current().is_some() { few } else { many }
+}
+
+/// So many bytes; explored, where every one of them is followed, at most two pieces of a large copy and a little.
+pub fn large(bytes: usize) -> usize {
+    if hook::current().is_some() { bytes.min((4 << 20) + 8) } else { bytes }
+}
+
 /// Waits until it is so.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
+    let start = time::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}: not within 20 s");
-        std::thread::sleep(Duration::from_millis(1));
+        assert!(time::now() - start < Duration::from_secs(20), "{what}: not within 20 s");
+        time::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A thread that waits for its waker, in turn with others.
+#[derive(Default)]
+struct Parked {
+    woken: Mutex<bool>,
+    bell: Condvar,
+}
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        *self.woken.lock() = true;
+        self.bell.notify_one();
+    }
+}
+
+/// Runs a future: on an executor that is not ours, or, explored, on one whose waiting the schedule sees.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    if hook::current().is_none() {
+        return futures::executor::block_on(future);
+    }
+    let mut future = std::pin::pin!(future);
+    let parked = Arc::<Parked>::default();
+    let waker = Waker::from(parked.clone());
+    let mut cx = std::task::Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        let mut woken = parked.woken.lock();
+        while !std::mem::take(&mut *woken) {
+            parked.bell.wait(&mut woken);
+        }
     }
 }
 

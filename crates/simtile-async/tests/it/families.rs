@@ -5,7 +5,7 @@ use simtile_async::prelude::*;
 use simtile_async::{GraphFamily, copy, fill, zeros};
 use simtile_core::{Context, DeviceBuffer};
 use simtile_driver::Entry;
-use simtile_sim::{Mode, Simulator};
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ fn one_replays_at_a_time() {
     let woken = Arc::default();
     assert!(poll_once(&mut waiting, &woken).is_pending(), "behind the gate of the other");
     gate.open();
-    futures::executor::block_on(waiting).unwrap();
+    block_on(waiting).unwrap();
     assert_eq!((one.to_vec(&other).unwrap()[999], two.to_vec(&other).unwrap()[499]), (1.0, 2.0));
     // A graph that shares nothing with them does not wait.
     let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
@@ -165,12 +165,12 @@ fn every_exit_of_a_capture_gives_the_arena_back() {
 /// Replays on several threads and streams, in orders that the seed chooses.
 #[test]
 fn replays_of_a_family_never_meet() {
-    let sim = Simulator::builder().mode(Mode::Fifo).quiet().build();
+    let sim = simulator(1);
     let context = Context::new(sim.driver(), 0).unwrap();
     let stream = context.new_stream().unwrap();
     let family = GraphFamily::with_capacity(&stream, 1 << 20).unwrap();
     let graphs: Vec<_> = (1..5).map(|i| graph(&family, 100 * i, i as f32)).collect();
-    std::thread::scope(|scope| {
+    simtile_sync::thread::scope(|scope| {
         for graph in &graphs {
             let context = &context;
             scope.spawn(move || {
@@ -185,3 +185,13 @@ fn replays_of_a_family_never_meet() {
     }
     assert!(sim.reports().is_empty(), "{:?}", sim.reports());
 }
+
+crate::schedules::explored!(
+    thirty_two_sizes_share_the_memory_of_the_largest
+    a_capacity_is_kept_to
+    without_virtual_memory_the_largest_comes_first
+    one_replays_at_a_time
+    outputs_and_temporaries_of_several_captures_are_apart
+    every_exit_of_a_capture_gives_the_arena_back
+    replays_of_a_family_never_meet
+);

@@ -9,7 +9,7 @@ use simtile_driver::sys::CUresult;
 use std::future::IntoFuture;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn the_first_poll_submits_and_completion_wakes() {
@@ -23,7 +23,7 @@ fn the_first_poll_submits_and_completion_wakes() {
     assert_eq!(rig.sim.counts().since(&before).total(), 0);
     assert!(poll_once(&mut future, &waker).is_pending());
     assert!(future.is_submitted());
-    std::thread::sleep(Duration::from_millis(20));
+    simtile_sync::time::sleep(Duration::from_millis(20));
     assert_eq!(waker.get(), 0, "nothing happened, nobody is woken");
     gate.open();
     until("the waker", || waker.get() == 1);
@@ -57,9 +57,9 @@ fn no_wake_up_while_nothing_happens() {
     let mut future = value(1).on(&rig.stream).spin(Duration::ZERO);
     assert!(poll_once(&mut future, &waker).is_pending());
     // Beyond the reactor's activity: a parked thread asks once a millisecond.
-    std::thread::sleep(Duration::from_millis(50));
+    simtile_sync::time::sleep(Duration::from_millis(50));
     let before = rig.sim.counts();
-    std::thread::sleep(Duration::from_millis(100));
+    simtile_sync::time::sleep(Duration::from_millis(100));
     let asked = rig.sim.counts().since(&before).of(Entry::cuEventQuery);
     assert!(asked <= 110, "{asked} questions in 100 ms");
     assert_eq!(waker.get(), 0);
@@ -77,7 +77,7 @@ fn one_observation_wakes_everybody_before_it() {
     for future in futures.iter_mut().rev() {
         assert!(poll_once(future, &waker).is_pending());
     }
-    std::thread::sleep(Duration::from_millis(10));
+    simtile_sync::time::sleep(Duration::from_millis(10));
     let before = rig.sim.counts();
     gate.open();
     until("all wakers", || waker.get() == 400);
@@ -93,7 +93,7 @@ fn futures_made_early_are_polled_in_any_order() {
     let streams: Vec<_> = (0..4).map(|_| rig.context.new_stream().unwrap()).collect();
     let ops: Vec<_> =
         (0..32u32).map(|n| upload(vec![n]).then(download).on(&streams[n as usize % 4])).collect();
-    let all = futures::executor::block_on(futures::future::join_all(ops));
+    let all = block_on(futures::future::join_all(ops));
     for (n, values) in all.into_iter().enumerate() {
         assert_eq!(values.unwrap(), [n as u32]);
     }
@@ -117,7 +117,7 @@ fn fr_a12_submitting_is_a_step_of_its_own() {
     }
     assert_eq!(rig.sim.counts().since(&before).of(Entry::cuLaunchKernel), 4);
     for future in futures.into_iter().rev() {
-        futures::executor::block_on(future).unwrap();
+        block_on(future).unwrap();
     }
     assert_eq!(buffers[3].to_vec(&rig.stream).unwrap(), [3.0; 8]);
 }
@@ -139,13 +139,13 @@ fn a_full_queue_is_pending_and_goes_on() {
     assert!(ran > 400, "{ran}");
     let waker = Arc::<Count>::default();
     let mut future = saxpy(&rig.saxpy, 1.0, &x, &mut y).on(&rig.stream);
-    let start = Instant::now();
+    let start = simtile_sync::time::now();
     assert!(poll_once(&mut future, &waker).is_pending());
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!((simtile_sync::time::now() - start) < Duration::from_secs(1));
     assert!(!future.is_submitted());
     gate.open();
     until("room", || waker.get() > 0);
-    futures::executor::block_on(future).unwrap();
+    block_on(future).unwrap();
     assert_eq!(y.to_vec(&rig.stream).unwrap(), [ran as f32 + 1.0; 8]);
     rig.clean();
 }
@@ -153,15 +153,15 @@ fn a_full_queue_is_pending_and_goes_on() {
 #[test]
 fn many_pending_futures_on_many_streams_and_threads() {
     let rig = rig();
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
+    simtile_sync::thread::scope(|scope| {
+        for _ in 0..few(8, 3) {
             scope.spawn(|| {
                 let streams: Vec<_> = (0..4).map(|_| rig.context.new_stream().unwrap()).collect();
-                for _ in 0..5 {
-                    let ops = (0..40u32).map(|n| {
+                for _ in 0..few(5, 1) {
+                    let ops = (0..few(40, 8) as u32).map(|n| {
                         upload(vec![n; 3]).then(|b| fill(b, 9)).then(download).on(&streams[n as usize % 4])
                     });
-                    for values in futures::executor::block_on(futures::future::join_all(ops)) {
+                    for values in block_on(futures::future::join_all(ops)) {
                         assert_eq!(values.unwrap(), [9; 3]);
                     }
                 }
@@ -176,7 +176,7 @@ fn ping_pong_loses_no_wake_up() {
     let rig = rig();
     let other = rig.context.new_stream().unwrap();
     let mut buffer = zeros::<u32>(4).sync_on(&rig.stream).unwrap();
-    let buffer = futures::executor::block_on(async {
+    let buffer = block_on(async {
         for round in 0..200u32 {
             let stream = if round % 2 == 0 { &rig.stream } else { &other };
             buffer = fill(buffer, round).on(stream).spin(Duration::ZERO).await.unwrap();
@@ -222,7 +222,7 @@ fn tokio_runs_them_on_one_thread_and_on_many() {
 fn smol_and_futures_run_them() {
     let rig = rig();
     assert_eq!(smol::block_on(pipeline(rig.stream.clone(), 4)).unwrap(), [5; 100]);
-    assert_eq!(futures::executor::block_on(pipeline(rig.stream.clone(), 6)).unwrap(), [7; 100]);
+    assert_eq!(block_on(pipeline(rig.stream.clone(), 6)).unwrap(), [7; 100]);
 }
 
 #[test]
@@ -277,17 +277,17 @@ fn fr_a5_a_device_fault_resolves_every_future() {
     for gate in gates {
         gate.open();
     }
-    let start = Instant::now();
+    let start = simtile_sync::time::now();
     let mut failed = 0;
     for future in waiting {
         // Another stream's empty work may have finished before the fault.
-        if let Err(error) = futures::executor::block_on(future) {
+        if let Err(error) = block_on(future) {
             let code = error.driver_error().map(|error| error.code());
             assert_eq!(code, Some(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS), "{error}");
             failed += 1;
         }
     }
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!((simtile_sync::time::now() - start) < Duration::from_secs(5));
     assert!(failed >= 10, "{failed}");
     let later = fill(wild, 1.0).sync_on(&rig.stream).unwrap_err();
     assert!(later.is_lost(), "{later}");
@@ -304,9 +304,9 @@ fn everything_can_be_sent() {
     send(&chain);
     let future = chain.on(&rig.stream);
     send(&future);
-    let _runtime = Runtime::with_driver(rig.sim.driver()).unwrap().enter();
+    let _runtime = Runtime::with_driver(rig.sim.driver()).enter();
     send(&value(1).boxed().into_future());
-    futures::executor::block_on(future).unwrap();
+    block_on(future).unwrap();
 }
 
 /// O4: with one permit left, a poll submits its work and asks for its end without waiting for another permit: on a one-thread executor nobody
@@ -350,9 +350,9 @@ fn a_poll_that_takes_the_last_permit_waits_for_no_other() {
                 assert!(poll_once(future, &waker).is_pending());
             }
             gate.open();
-            futures::executor::block_on(future).unwrap();
+            block_on(future).unwrap();
             for (n, future) in idle.into_iter().enumerate() {
-                assert_eq!(futures::executor::block_on(future).unwrap() as usize, n);
+                assert_eq!(block_on(future).unwrap() as usize, n);
             }
         }
         tell.send(buffer.to_vec(&stream).unwrap()).unwrap();
@@ -365,7 +365,7 @@ fn a_poll_that_takes_the_last_permit_waits_for_no_other() {
 /// A1: a future that is forgotten after its submission keeps neither the stream nor the context open.
 #[test]
 fn a_forgotten_future_keeps_no_stream_open() {
-    let sim = simtile_sim::Simulator::builder().quiet().build();
+    let sim = simulator(1);
     let context = simtile_core::Device::new(sim.driver(), 0).unwrap().create_context().unwrap();
     let stream = context.new_stream().unwrap();
     let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 8).unwrap();
@@ -385,3 +385,18 @@ fn a_forgotten_future_keeps_no_stream_open() {
     assert_eq!((sim.holdings().streams, sim.holdings().device_bytes), (0, 0));
     assert!(sim.reports().is_empty(), "{:?}", sim.reports());
 }
+
+crate::schedules::explored!(
+    the_first_poll_submits_and_completion_wakes
+    only_the_latest_waker_is_woken
+    no_wake_up_while_nothing_happens
+    one_observation_wakes_everybody_before_it
+    futures_made_early_are_polled_in_any_order
+    fr_a12_submitting_is_a_step_of_its_own
+    a_full_queue_is_pending_and_goes_on
+    many_pending_futures_on_many_streams_and_threads
+    ping_pong_loses_no_wake_up
+    fr_a5_a_device_fault_resolves_every_future
+    everything_can_be_sent
+    a_forgotten_future_keeps_no_stream_open
+);

@@ -293,7 +293,7 @@ fn fr_j18_inputs_are_written_not_rebound() {
 fn fr_j11_other_threads_disturb_no_capture() {
     let rig = rig();
     let stop = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    simtile_sync::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 let stream = rig.context.new_stream().unwrap();
@@ -316,7 +316,7 @@ fn fr_j11_other_threads_disturb_no_capture() {
 #[test]
 fn two_threads_capture_and_several_replay() {
     let rig = rig();
-    std::thread::scope(|scope| {
+    simtile_sync::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let stream = rig.context.new_stream().unwrap();
@@ -328,7 +328,7 @@ fn two_threads_capture_and_several_replay() {
     let x = DeviceBuffer::from_slice(&rig.stream, &[1.0f32; 8]).unwrap();
     let mut y = DeviceBuffer::from_slice(&rig.stream, &[0.0f32; 8]).unwrap();
     let graph = saxpy(&rig.saxpy, 1.0, &x, &mut y).graph_on(&rig.stream).unwrap();
-    std::thread::scope(|scope| {
+    simtile_sync::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 let stream = rig.context.new_stream().unwrap();
@@ -361,7 +361,7 @@ fn a_launch_outlives_its_graph_and_can_be_awaited() {
     let graph = zeros::<u32>(4).then(|b| fill(b, 6)).graph_on(&rig.stream).unwrap();
     let (launch, buffer) = (graph.launch(), graph.take_output().unwrap());
     drop(graph);
-    futures::executor::block_on(launch.on(&rig.stream)).unwrap();
+    block_on(launch.on(&rig.stream)).unwrap();
     assert_eq!(buffer.to_vec(&rig.stream).unwrap(), [6; 4]);
     let picture = std::env::temp_dir().join(format!("simtile-graph-{}.dot", std::process::id()));
     let graph = zeros::<u32>(4).graph_on(&rig.stream).unwrap();
@@ -397,9 +397,9 @@ fn a_context_that_outlives_its_scope_keeps_no_stream_and_records_nothing() {
         // The stream takes work, before and after somebody tries.
         buffer.fill(&rig.stream, 1).unwrap();
         let filled = simtile_async::DeviceFuture::scheduled(fill(&mut buffer, 9).map(drop), kept.clone());
-        let filled = futures::executor::block_on(filled).unwrap_err();
+        let filled = block_on(filled).unwrap_err();
         let made = simtile_async::DeviceFuture::scheduled(zeros::<u32>(4), kept);
-        for refused in [filled, futures::executor::block_on(made).unwrap_err()] {
+        for refused in [filled, block_on(made).unwrap_err()] {
             assert!(refused.to_string().contains("the capture has ended"), "{refused}");
         }
         assert_eq!(buffer.to_vec(&rig.stream).unwrap(), [1; 8]);
@@ -427,3 +427,27 @@ fn a_default_stream_takes_no_part_in_a_scope() {
     assert_eq!(buffer.to_vec(&rig.stream).unwrap(), [3; 8]);
     rig.clean();
 }
+
+crate::schedules::explored!(
+    captured_work_runs_only_when_it_is_launched
+    combinators_can_be_captured_and_replayed_on_any_stream
+    replays_are_ordered_with_other_work_by_what_they_access
+    a_graph_keeps_what_its_nodes_reach
+    fr_j5_uploaded_values_are_kept
+    fr_j6_memory_of_a_capture_belongs_to_the_graph
+    host_values_cannot_be_captured
+    fr_j14_every_exit_ends_the_capture
+    fr_j15_captured_work_waits_for_nothing_outside
+    a_capturing_stream_takes_no_other_work
+    several_streams_of_a_capture_follow_each_other
+    a_graph_in_a_graph_is_a_child
+    fr_j17_updates_are_whole
+    fr_j18_inputs_are_written_not_rebound
+    fr_j11_other_threads_disturb_no_capture
+    two_threads_capture_and_several_replay
+    a_shared_result_belongs_to_its_world
+    a_launch_outlives_its_graph_and_can_be_awaited
+    an_empty_scope_is_a_graph
+    a_context_that_outlives_its_scope_keeps_no_stream_and_records_nothing
+    a_default_stream_takes_no_part_in_a_scope
+);

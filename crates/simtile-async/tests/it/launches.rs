@@ -57,15 +57,54 @@ fn an_owned_launch_gives_its_buffers_back() {
     let (x, y) = op.then(move |pair| saxpy_owned(&kernel, 4.0, pair)).sync_on(&rig.stream).unwrap();
     assert_eq!(x.to_vec(&rig.stream).unwrap(), [1.0; 40]);
     assert_eq!(y.to_vec(&rig.stream).unwrap(), [6.0; 40]);
-    // SAFETY: it is refused.
-    let twice = unsafe {
-        AsyncKernelLaunchBuilder::new(&rig.saxpy).arg(1u32).finalize_owned_unchecked(
-            LaunchConfig::for_num_elems(1),
-            (),
-            |_| LaunchArgs::new(),
-        )
+    rig.clean();
+}
+
+/// What the builder was given before, values, geometry and attributes, is part of an owned launch as of any other.
+#[test]
+fn an_owned_launch_has_what_the_builder_was_given() {
+    fn buffers<'r>(pair: &'r mut Pair) -> LaunchArgs<'r> {
+        LaunchArgs::new().buffer(&pair.0).buffer_mut(&mut pair.1)
+    }
+    let rig = rig();
+    let pair = || {
+        let of = |value| DeviceBuffer::from_slice(&rig.stream, &[value; 40]).unwrap();
+        (of(1f32), of(2f32))
     };
-    assert!(twice.is_err());
+    let config = LaunchConfig::for_num_elems(40);
+    let builder = || AsyncKernelLaunchBuilder::new(&rig.saxpy).arg(40u32).boxed(Box::new(4f32));
+    // SAFETY: as `saxpy_owned`.
+    let op = unsafe { builder().finalize_owned_unchecked(config, pair(), buffers) }.unwrap();
+    assert_eq!(op.sync_on(&rig.stream).unwrap().1.to_vec(&rig.stream).unwrap(), [6.0; 40]);
+    // SAFETY: as `saxpy_owned`.
+    let op = unsafe { builder().finalize_owned_with(config, pair(), buffers) };
+    assert_eq!(op.sync_on(&rig.stream).unwrap().1.to_vec(&rig.stream).unwrap(), [6.0; 40]);
+    // SAFETY: as `saxpy_owned`.
+    let op = unsafe { builder().set_launch_config(config).finalize_owned_unchecked(None, pair(), buffers) };
+    assert_eq!(op.unwrap().sync_on(&rig.stream).unwrap().1.to_vec(&rig.stream).unwrap(), [6.0; 40]);
+    // Attributes: the driver is asked for a cooperative launch, with the same values.
+    let before = rig.sim.counts();
+    // SAFETY: as `saxpy_owned`.
+    let op = unsafe { builder().set_cooperative(true).finalize_owned_with(config, pair(), buffers) };
+    assert_eq!(op.sync_on(&rig.stream).unwrap().1.to_vec(&rig.stream).unwrap(), [6.0; 40]);
+    assert_eq!(rig.sim.counts().since(&before).of(Entry::cuLaunchKernelEx), 1);
+    // What cannot be is refused, at once or when it is run.
+    let both = || {
+        let builder = builder().set_cooperative(true);
+        // SAFETY: it is refused.
+        unsafe { builder.programmatic_dependent_launch() }
+    };
+    // SAFETY: it is refused.
+    let refused = unsafe { both().finalize_owned_unchecked(config, pair(), buffers) }.map(drop);
+    assert!(refused.unwrap_err().to_string().contains("exclude each other"));
+    // SAFETY: it is refused.
+    let refused = unsafe { both().finalize_owned_with(config, pair(), buffers) }.sync_on(&rig.stream);
+    assert!(refused.map(drop).unwrap_err().to_string().contains("exclude each other"));
+    let x = pair().0;
+    // SAFETY: it is refused.
+    let borrows = unsafe { builder().read(&x).finalize_owned_with(config, pair(), buffers) };
+    let error = borrows.sync_on(&rig.stream).map(drop).unwrap_err();
+    assert!(error.to_string().contains("memory was added outside"), "{error}");
     rig.clean();
 }
 
@@ -91,7 +130,7 @@ fn chained_borrowed_launches_run_on_another_thread() {
     let (kernel, stream) = (&rig.saxpy, &rig.stream);
     let first = saxpy(kernel, 2.0, &x, &mut y);
     let chain = first.then(|()| saxpy(kernel, 4.0, &x, &mut z)).then(|()| value(5));
-    let ran = std::thread::scope(|scope| scope.spawn(move || chain.sync_on(stream)).join().unwrap());
+    let ran = simtile_sync::thread::scope(|scope| scope.spawn(move || chain.sync_on(stream)).join().unwrap());
     assert_eq!(ran.unwrap(), 5);
     assert_eq!(y.to_vec(stream).unwrap(), [4.0; 8]);
     assert_eq!(z.to_vec(stream).unwrap(), [7.0; 8]);
@@ -128,9 +167,9 @@ fn an_external_call_is_ordered_and_gives_its_resources_back() {
         }
     };
     pair = call(pair, false).enqueue_on(&rig.stream).unwrap();
-    let values = std::thread::scope(|scope| {
+    let values = simtile_sync::thread::scope(|scope| {
         let reader = scope.spawn(|| pair.1.to_vec(&other).unwrap());
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        simtile_sync::time::sleep(std::time::Duration::from_millis(20));
         assert!(!reader.is_finished(), "a reader on another stream follows");
         gate.open();
         reader.join().unwrap()
@@ -256,3 +295,18 @@ fn boxes_go_through_operations() {
     assert_eq!(pointer.cu_deviceptr(), y.cu_deviceptr());
     rig.clean();
 }
+
+crate::schedules::explored!(
+    a_launch_needs_a_geometry
+    wrong_arguments_are_told_before_the_driver_sees_them
+    programmatic_launches_have_their_limits
+    an_owned_launch_gives_its_buffers_back
+    an_owned_launch_has_what_the_builder_was_given
+    a_failed_launch_names_itself_and_leaves_the_rest
+    chained_borrowed_launches_run_on_another_thread
+    an_external_call_is_ordered_and_gives_its_resources_back
+    an_external_call_cannot_use_the_runtime_inside
+    a_prepared_launch_is_launched_as_it_was_checked
+    attributes_combine
+    boxes_go_through_operations
+);

@@ -171,19 +171,25 @@ fn a_workspace_comes_from_the_pool_of_where_the_call_runs() {
     let closed = Arc::default();
     let library = Library::open(&rig.sim, &closed);
     let pools = |context: &_| MemPool::builder(context).limit(1 << 20).label("scratch").build();
-    let runtime = Runtime::builder(rig.sim.driver()).streams(1).pools(pools).build().unwrap();
+    let runtime = Runtime::builder().driver(rig.sim.driver()).streams(1).pools(pools).build().unwrap();
     let pool = runtime.pool(0).unwrap().unwrap().clone();
     let buffers = three(&rig);
     rig.stream.synchronize().unwrap();
     let future = add(library.clone(), buffers).schedule(&runtime).unwrap();
-    let (a, b, c) = futures::executor::block_on(future).unwrap();
+    let (a, b, c) = block_on(future).unwrap();
     assert_eq!(c.to_vec(&rig.stream).unwrap(), [3.0; 100]);
     assert!(pool.stats().unwrap().used_high >= SCRATCH as u64, "{:?}", pool.stats());
     // A pool that is too small refuses, and nothing was queued.
     let small = |context: &_| MemPool::builder(context).limit(1024).label("small").build();
-    let runtime = Runtime::builder(rig.sim.driver()).streams(1).pools(small).build().unwrap();
+    let runtime = Runtime::builder().driver(rig.sim.driver()).streams(1).pools(small).build().unwrap();
     let future = add(library, (a, b, c)).schedule(&runtime).unwrap();
-    let error = futures::executor::block_on(future).unwrap_err();
+    let error = block_on(future).unwrap_err();
     assert!(error.to_string().contains("small"), "{error}");
     rig.clean();
 }
+
+crate::schedules::explored!(
+    a_library_call_keeps_its_handle_and_its_workspace_until_the_work_ends
+    a_captured_library_call_keeps_them_as_long_as_the_graph
+    a_workspace_comes_from_the_pool_of_where_the_call_runs
+);

@@ -42,7 +42,7 @@ fn everybody_hears_which_operation_lost_the_context() {
     until("the fault", || poll_once(&mut waiting[0], &waker).is_ready());
     let mut losses = Vec::new();
     for future in waiting.into_iter().skip(1) {
-        let error = futures::executor::block_on(future).unwrap_err();
+        let error = block_on(future).unwrap_err();
         losses.push(error.loss().unwrap_or_else(|| panic!("{error}")).clone());
     }
     second.open();
@@ -101,10 +101,10 @@ fn the_loss_is_a_future_of_its_own() {
     let lost = rig.context.lost();
     wild(&rig.saxpy).labelled("alone").enqueue_on(&rig.stream).unwrap();
     // Nobody waits for any work.
-    let loss = futures::executor::block_on(lost).unwrap();
+    let loss = block_on(lost).unwrap();
     assert_eq!(loss.work()[0].label.as_deref(), Some("alone"));
     // It is known from then on.
-    let again = futures::executor::block_on(rig.context.lost()).unwrap();
+    let again = block_on(rig.context.lost()).unwrap();
     assert!(Arc::ptr_eq(&loss, &again));
     let calls = rig.sim.counts().total();
     assert!(value(1).sync_on(&rig.stream).unwrap_err().is_lost());
@@ -113,7 +113,7 @@ fn the_loss_is_a_future_of_its_own() {
 
 #[test]
 fn a_context_that_ends_is_not_lost() {
-    let sim = Simulator::builder().quiet().build();
+    let sim = simulator(1);
     let context = simtile_core::Device::new(sim.driver(), 0).unwrap().create_context().unwrap();
     let mut lost = context.lost();
     let (waker, dropped) = (Arc::<Count>::default(), Arc::<Count>::default());
@@ -122,7 +122,7 @@ fn a_context_that_ends_is_not_lost() {
     assert!(poll_once(&mut given_up, &dropped).is_pending());
     drop(given_up);
     drop(context);
-    assert!(futures::executor::block_on(lost).is_none());
+    assert!(block_on(lost).is_none());
     assert_eq!(dropped.get(), 0);
 }
 
@@ -180,3 +180,11 @@ fn a_fault_resolves_everything_in_time() {
         outcome.result.unwrap_or_else(|_| panic!("seed {seed}"));
     }
 }
+
+crate::schedules::explored!(
+    everybody_hears_which_operation_lost_the_context
+    all_that_was_in_flight_is_named_when_it_cannot_be_told_apart
+    a_call_that_fails_itself_is_named
+    the_loss_is_a_future_of_its_own
+    a_context_that_ends_is_not_lost
+);

@@ -17,5 +17,6 @@ mod ops;
 mod polls;
 mod reports;
 mod runtimes;
+mod schedules;
 mod shared;
 mod transfers;

@@ -262,7 +262,7 @@ fn threads_share_a_memo_and_captures_contain_its_chain() {
     let rig = rig();
     let memo = memoize();
     let x = buffer(&rig, 1.0);
-    std::thread::scope(|scope| {
+    simtile_sync::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 let stream = rig.context.new_stream().unwrap();
@@ -310,3 +310,17 @@ fn a_context_that_a_closure_kept_records_nothing_later() {
     assert_eq!(read(&rig, &y), 3.0);
     rig.clean();
 }
+
+crate::schedules::explored!(
+    g4_a_chain_with_the_same_pointers_is_one_call
+    g4_what_differs_is_updated_node_by_node
+    g4_another_shape_is_built_anew
+    runs_in_flight_keep_their_parameters_and_are_ordered
+    fills_copies_and_writes_are_pieces_and_new_buffers_are_made_as_usual
+    what_cannot_be_memoised_is_refused_and_runs_nothing
+    a_run_that_is_given_up_in_the_middle_leaves_the_memo_right
+    a_node_that_cannot_be_updated_has_the_graph_built_anew
+    a_memo_keeps_what_its_last_run_touched
+    threads_share_a_memo_and_captures_contain_its_chain
+    a_context_that_a_closure_kept_records_nothing_later
+);

@@ -147,7 +147,7 @@ fn threads_launch_a_graph_while_a_kernel_changes() {
     let rig = rig();
     let (x, mut y) = (buffer(&rig, 1.0), buffer(&rig, 0.0));
     let (graph, kernel) = two(&rig, &x, &mut y);
-    let sinks: Vec<_> = std::thread::scope(|scope| {
+    let sinks: Vec<_> = simtile_sync::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 let stream = rig.context.new_stream().unwrap();
@@ -412,3 +412,16 @@ fn a_body_that_is_given_up_spoils_the_capture_and_nothing_else() {
     assert_eq!((rig.sim.holdings().graphs, rig.sim.holdings().captures), (0, 0));
     rig.clean();
 }
+
+crate::schedules::explored!(
+    a_kernel_of_a_graph_is_given_other_arguments
+    what_is_no_launch_of_that_kernel_is_refused
+    a_kernel_that_the_driver_does_not_update_gets_a_new_executable_or_stays
+    threads_launch_a_graph_while_a_kernel_changes
+    captured_programmatic_launches_become_programmatic_edges
+    conditional_nodes_run_their_bodies_if_and_as_long_as_a_kernel_says_so
+    conditions_are_of_one_graph_and_some_drivers_have_none
+    bodies_of_conditional_nodes_have_conditional_nodes
+    a_conditional_node_comes_behind_what_its_body_conflicts_with
+    a_body_that_is_given_up_spoils_the_capture_and_nothing_else
+);

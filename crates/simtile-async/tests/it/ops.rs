@@ -139,7 +139,7 @@ fn a_panic_of_a_closure_is_an_error_and_the_stream_goes_on() {
         other => panic!("{other:?}"),
     }
     let future = zeros::<u8>(3).then(|_| -> simtile_async::Value<()> { panic!("again") }).on(&rig.stream);
-    assert!(matches!(futures::executor::block_on(future), Err(OpError::Panicked { .. })));
+    assert!(matches!(block_on(future), Err(OpError::Panicked { .. })));
     assert_eq!(upload(vec![1u8]).then(download).sync_on(&rig.stream).unwrap(), [1]);
     rig.clean();
 }
@@ -285,3 +285,24 @@ fn labels_stand_before_errors() {
     assert!(matches!(error.unlabelled(), OpError::User(_)));
     assert_eq!(value(3).labelled("fine").sync_on(&rig.stream).unwrap(), 3);
 }
+
+crate::schedules::explored!(
+    nothing_happens_before_it_is_run
+    spellings_of_then_are_one
+    maps_run_at_submission_and_see_device_values
+    everything_of_one_operation_runs_on_one_stream
+    zips_run_in_order_and_stop_at_the_first_error
+    twelve_can_be_zipped_and_unzipped
+    host_values_are_pending_in_a_closure_and_open_for_who_waits
+    a_closure_may_run_operations
+    a_panic_of_a_closure_is_an_error_and_the_stream_goes_on
+    boxes_vectors_and_arcs
+    outputs_may_borrow
+    an_operation_that_was_run_says_so
+    a_launch_in_a_chain_is_one_driver_call
+    a_sync_records_once_and_asks_a_little
+    an_operation_that_waits_for_others_parks
+    arguments_are_values_or_operations
+    an_arc_is_taken_apart_when_nobody_else_has_it
+    labels_stand_before_errors
+);

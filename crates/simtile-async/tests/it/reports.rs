@@ -78,7 +78,7 @@ fn fr_a9_wakers_may_take_locks_that_submitters_hold() {
     }
     let rig = rig();
     let lock = Arc::<std::sync::Mutex<u64>>::default();
-    let done = std::thread::scope(|scope| {
+    let done = simtile_sync::thread::scope(|scope| {
         let submitter = scope.spawn(|| {
             for n in 0..2000u32 {
                 let held = lock.lock().unwrap();
@@ -96,7 +96,7 @@ fn fr_a9_wakers_may_take_locks_that_submitters_hold() {
             for n in 0..200 {
                 let mut future = value(n).on(&rig.stream).spin(Duration::ZERO);
                 while std::pin::Pin::new(&mut future).poll(&mut cx).is_pending() {
-                    std::thread::sleep(Duration::from_micros(50));
+                    simtile_sync::time::sleep(Duration::from_micros(50));
                 }
             }
         });
@@ -113,7 +113,7 @@ fn fr_a10_a_stream_can_be_asked() {
     let rig = rig();
     let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
     let other = rig.context.new_stream().unwrap();
-    let graph = std::thread::scope(|scope| {
+    let graph = simtile_sync::thread::scope(|scope| {
         let capture = CudaGraph::scope(&other, |graph| {
             let asked = scope.spawn(|| (0..1000).all(|_| rig.stream.is_complete().is_ok_and(|done| !done)));
             assert!(asked.join().unwrap(), "pending, a thousand times");
@@ -133,7 +133,7 @@ fn fr_a10_a_stream_can_be_asked() {
 #[test]
 fn fr_a11_streams_of_many_threads_come_and_go() {
     let rig = rig();
-    std::thread::scope(|scope| {
+    simtile_sync::thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
                 for n in 0..40u32 {
@@ -180,9 +180,9 @@ fn fr_c3_a_reader_waits_for_the_launch_itself() {
     // Whatever is looked at before the launch orders nothing.
     let _address = y.cu_deviceptr();
     saxpy(&rig.saxpy, 5.0, &x, &mut y).enqueue_on(&rig.stream).unwrap();
-    let read = std::thread::scope(|scope| {
+    let read = simtile_sync::thread::scope(|scope| {
         let read = scope.spawn(|| y.to_vec(&other).unwrap());
-        std::thread::sleep(Duration::from_millis(20));
+        simtile_sync::time::sleep(Duration::from_millis(20));
         assert!(!read.is_finished());
         gate.open();
         read.join().unwrap()
@@ -472,7 +472,7 @@ fn fr_i8_a_launch_of_nothing_is_none() {
     };
     let before = rig.sim.counts();
     let launch = nothing(LaunchConfig::for_num_elems(0));
-    futures::executor::block_on(launch.on(&rig.stream)).unwrap();
+    block_on(launch.on(&rig.stream)).unwrap();
     assert_eq!(rig.sim.counts().since(&before).of(Entry::cuLaunchKernel), 0);
     let zero = LaunchConfig { grid_dim: (0, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
     let error = nothing(zero).sync_on(&rig.stream).unwrap_err();
@@ -560,7 +560,7 @@ fn fr_j2_a_graph_keeps_what_its_nodes_need() {
     let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
     graph.launch().enqueue_on(&rig.stream).unwrap();
     drop(graph);
-    std::thread::sleep(Duration::from_millis(20));
+    simtile_sync::time::sleep(Duration::from_millis(20));
     assert_eq!(count(&dropped), 0, "the last replay is under way");
     gate.open();
     assert!(rig.context.drain(SOON).is_complete() && drain_background(SOON));
@@ -645,7 +645,7 @@ fn fr_j13_frees_at_the_edges_of_a_capture() {
     for entry in [Entry::cuStreamBeginCapture, Entry::cuStreamEndCapture] {
         let buffers: Vec<_> = (0..8).map(|_| DeviceBuffer::<u32>::zeroed(&other, 64).unwrap()).collect();
         let pause = rig.sim.pause_at(entry, 1);
-        let graph = std::thread::scope(|scope| {
+        let graph = simtile_sync::thread::scope(|scope| {
             let capture = scope.spawn(|| zeros::<u32>(4).then(|b| fill(b, 2)).graph_on(&rig.stream).unwrap());
             assert!(pause.wait_reached(SOON), "{entry:?}");
             drop(buffers);
@@ -811,3 +811,32 @@ fn fr_a10_asking_disturbs_no_foreign_capture() {
         call!(driver, cuStreamDestroy(raw)).unwrap();
     }
 }
+
+crate::schedules::explored!(
+    fr_a7_a_host_closure_runs_at_most_once_and_is_never_leaked
+    fr_a9_wakers_may_take_locks_that_submitters_hold
+    fr_a10_a_stream_can_be_asked
+    fr_a11_streams_of_many_threads_come_and_go
+    fr_a13_a_panic_in_a_callback_is_told_and_the_stream_goes_on
+    fr_c3_a_reader_waits_for_the_launch_itself
+    fr_i1_arguments_are_counted_and_measured
+    fr_i2_parameters_lie_by_their_alignment
+    fr_i3_counts_are_never_cut_off
+    fr_i4_axes_are_checked_one_by_one
+    fr_i5_residency_counts_blocks_of_clusters
+    fr_i7_large_shared_memory_is_opted_in_once
+    fr_i8_a_launch_of_nothing_is_none
+    fr_i9_arguments_are_kept_by_value
+    fr_i10_sixty_four_arguments
+    fr_j2_a_graph_keeps_what_its_nodes_need
+    fr_j4_inputs_are_not_written_under_a_replay
+    fr_j9_modules_come_and_go_during_a_capture
+    fr_j10_j12_memory_dropped_during_a_capture
+    fr_j13_frees_at_the_edges_of_a_capture
+    fr_j16_default_streams_are_not_captured
+    fr_l1_a_first_launch_loads_nothing
+    fr_m1_a_launch_is_one_call
+    fr_m2_two_hundred_launches_are_replayed_by_one_call
+    fr_m3_copies_and_launches_wait_for_nothing
+    fr_a10_asking_disturbs_no_foreign_capture
+);

@@ -4,13 +4,13 @@ use crate::common::*;
 use simtile_async::prelude::*;
 use simtile_async::{SingleStream, StreamPerTask, StreamPoolRoundRobin, runtime, zeros};
 use simtile_core::Policy;
-use simtile_sim::Simulator;
 use std::time::Duration;
 
 #[test]
 fn a_runtime_has_its_devices_and_streams() {
-    let sim = Simulator::builder().devices(2).quiet().build();
-    let runtime = Runtime::builder(sim.driver())
+    let sim = simulator(2);
+    let runtime = Runtime::builder()
+        .driver(sim.driver())
         .devices([1, 0])
         .streams(2)
         .conflict_policy(Policy::Reject)
@@ -18,7 +18,7 @@ fn a_runtime_has_its_devices_and_streams() {
         .spin_budget(Duration::ZERO)
         .build()
         .unwrap();
-    assert_eq!(runtime.devices().map(|device| device.ordinal()).collect::<Vec<_>>(), [1, 0]);
+    assert_eq!(runtime.devices().unwrap().iter().map(|device| device.ordinal()).collect::<Vec<_>>(), [1, 0]);
     let ids: Vec<_> = (0..4).map(|_| runtime.next_stream().unwrap()).collect();
     assert_eq!(ids[0], ids[2]);
     assert_ne!(ids[0], ids[1]);
@@ -29,16 +29,16 @@ fn a_runtime_has_its_devices_and_streams() {
     let across = runtime.across_devices();
     let devices: Vec<_> = (0..4).map(|_| across.next_stream().unwrap().context().ordinal()).collect();
     assert_eq!(devices, [1, 0, 1, 0]);
-    assert!(Runtime::builder(sim.driver()).devices([0, 0]).build().is_err());
-    assert!(Runtime::builder(sim.driver()).devices([2]).build().is_err());
-    assert!(Runtime::builder(sim.driver()).streams(0).build().is_err());
+    assert!(Runtime::builder().driver(sim.driver()).devices([0, 0]).build().is_err());
+    assert!(Runtime::builder().driver(sim.driver()).devices([2]).build().is_err());
+    assert!(Runtime::builder().driver(sim.driver()).streams(0).build().is_err());
 }
 
 #[test]
 fn an_entered_runtime_gives_streams_and_ends_with_its_scope() {
-    let sim = Simulator::builder().quiet().build();
-    let one = Runtime::with_driver(sim.driver()).unwrap();
-    let two = Runtime::builder(sim.driver()).scheduling(SingleStream::new).build().unwrap();
+    let sim = simulator(1);
+    let one = Runtime::with_driver(sim.driver());
+    let two = Runtime::builder().driver(sim.driver()).scheduling(SingleStream::new).build().unwrap();
     assert!(matches!(value(1).sync(), Err(OpError::NoRuntime)));
     {
         let _one = one.enter();
@@ -47,16 +47,16 @@ fn an_entered_runtime_gives_streams_and_ends_with_its_scope() {
             let stream = with_context(|cx| value(cx.stream().id().get())).sync().unwrap();
             assert_eq!(stream, two.next_stream().unwrap().id().get());
             // Other threads are not in the scope.
-            std::thread::scope(|scope| {
+            simtile_sync::thread::scope(|scope| {
                 scope.spawn(|| assert!(matches!(value(1).sync(), Err(OpError::NoRuntime)))).join().unwrap();
             });
         }
-        assert_eq!(futures::executor::block_on(async { value(3).await }).unwrap(), 3);
+        assert_eq!(block_on(async { value(3).await }).unwrap(), 3);
         assert_eq!(runtime::with_device(0, |context| context.ordinal()).unwrap(), 0);
         assert!(runtime::global_policy(1).is_err());
     }
     assert!(Runtime::current().is_none());
-    let failed = futures::executor::block_on(value(1).future());
+    let failed = block_on(value(1).future());
     assert!(matches!(failed, Err(OpError::NoRuntime)));
 }
 
@@ -77,11 +77,11 @@ fn policies_choose() {
 #[test]
 fn joined_operations_run_side_by_side() {
     let rig = rig();
-    let runtime = Runtime::builder(rig.sim.driver()).streams(2).build().unwrap();
+    let runtime = Runtime::builder().driver(rig.sim.driver()).streams(2).build().unwrap();
     let gated = runtime.next_stream().unwrap();
     let free = runtime.next_stream().unwrap();
     let gate = rig.sim.gate(gated.cu_stream()).unwrap();
-    std::thread::scope(|scope| {
+    simtile_sync::thread::scope(|scope| {
         let (runtime, gate) = (&runtime, gate);
         let done = scope.spawn(move || {
             let a = with_context(|cx| value(cx.stream().id().get()));
@@ -89,7 +89,7 @@ fn joined_operations_run_side_by_side() {
             join!(a, b).sync_with(runtime)
         });
         // One of them waits behind the gate.
-        std::thread::sleep(Duration::from_millis(20));
+        simtile_sync::time::sleep(Duration::from_millis(20));
         assert!(!done.is_finished());
         gate.open();
         assert_eq!(done.join().unwrap().unwrap(), (gated.id().get(), free.id().get()));
@@ -100,11 +100,11 @@ fn joined_operations_run_side_by_side() {
 #[test]
 fn pools_belong_to_a_runtime() {
     use simtile_core::MemPool;
-    let sim = simtile_sim::Simulator::builder().devices(2).quiet().build();
+    let sim = simulator(2);
     let pools = |context: &_| MemPool::builder(context).label("mine").build();
-    let runtime = Runtime::builder(sim.driver()).pools(pools).build().unwrap();
+    let runtime = Runtime::builder().driver(sim.driver()).pools(pools).build().unwrap();
     let used = |ordinal| runtime.pool(ordinal).unwrap().unwrap().stats().unwrap().used;
-    let here = futures::executor::block_on(zeros::<u8>(1000).schedule(&runtime).unwrap()).unwrap();
+    let here = block_on(zeros::<u8>(1000).schedule(&runtime).unwrap()).unwrap();
     assert!(used(0) >= 1000 && used(1) == 0);
     let entered = runtime.enter();
     let there = zeros::<u8>(1 << 20).sync().unwrap();
@@ -118,13 +118,21 @@ fn pools_belong_to_a_runtime() {
     assert_eq!(used(0), before);
     // All devices in turn, each with its pool.
     let turns = runtime.across_devices();
-    let both: Vec<_> = (0..2)
-        .map(|_| futures::executor::block_on(zeros::<u8>(2 << 20).schedule(&turns).unwrap()).unwrap())
-        .collect();
+    let both: Vec<_> =
+        (0..2).map(|_| block_on(zeros::<u8>(2 << 20).schedule(&turns).unwrap()).unwrap()).collect();
     assert!(used(1) >= 2 << 20);
     drop((here, there, apart, both));
-    let foreign = Runtime::builder(sim.driver()).devices([0, 1]);
+    let foreign = Runtime::builder().driver(sim.driver()).devices([0, 1]);
     let zero = runtime.pool(0).unwrap().unwrap().clone();
-    let error = foreign.pools(move |_| Ok::<_, OpError>(zero.clone())).build().unwrap_err();
+    let foreign = foreign.pools(move |_| Ok::<_, OpError>(zero.clone())).build().unwrap();
+    let error = foreign.prepare().unwrap_err();
     assert!(error.to_string().contains("mine"), "{error}");
 }
+
+crate::schedules::explored!(
+    a_runtime_has_its_devices_and_streams
+    an_entered_runtime_gives_streams_and_ends_with_its_scope
+    policies_choose
+    joined_operations_run_side_by_side
+    pools_belong_to_a_runtime
+);

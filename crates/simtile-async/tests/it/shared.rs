@@ -43,7 +43,7 @@ fn two_threads_on_two_streams_see_one_value_in_order() {
     for _ in 0..20 {
         let count = Arc::default();
         let op = counted(&count).map(|buffer| buffer).shared();
-        std::thread::scope(|scope| {
+        simtile_sync::thread::scope(|scope| {
             for _ in 0..2 {
                 let (op, stream) = (op.clone(), rig.context.new_stream().unwrap());
                 scope.spawn(move || assert_eq!(op.then(download).sync_on(&stream).unwrap(), [1, 2, 3]));
@@ -57,12 +57,12 @@ fn two_threads_on_two_streams_see_one_value_in_order() {
 #[test]
 fn a_consumer_that_finds_it_running_waits() {
     let rig = rig();
-    let slow = upload(vec![1u8]).inspect(|_| std::thread::sleep(Duration::from_millis(50))).shared();
-    std::thread::scope(|scope| {
+    let slow = upload(vec![1u8]).inspect(|_| simtile_sync::time::sleep(Duration::from_millis(50))).shared();
+    simtile_sync::thread::scope(|scope| {
         let first = slow.clone();
         let stream = &rig.stream;
         scope.spawn(move || first.sync_on(stream).unwrap());
-        std::thread::sleep(Duration::from_millis(10));
+        simtile_sync::time::sleep(Duration::from_millis(10));
         assert_eq!(slow.then(download).sync_on(stream).unwrap(), [1]);
     });
 }
@@ -125,7 +125,7 @@ fn fr_a6_halves_on_two_threads() {
     let rig = rig();
     for _ in 0..50 {
         let (left, right) = zip!(upload(vec![1u8; 64]), upload(vec![2u8; 64])).unzip();
-        std::thread::scope(|scope| {
+        simtile_sync::thread::scope(|scope| {
             let (a, b) = (rig.context.new_stream().unwrap(), rig.context.new_stream().unwrap());
             scope.spawn(move || {
                 assert_eq!(left.then(|x| fill(x, 9)).then(download).sync_on(&a).unwrap(), [9; 64]);
@@ -161,3 +161,16 @@ fn each_leaf_of_a_diamond_runs_once() {
         (a.map_ready(|a| a.iter().sum()), b.map_ready(|b| b.iter().sum()))
     }
 }
+
+crate::schedules::explored!(
+    the_ancestor_runs_once_for_all_clones
+    a_ready_value_can_be_shared
+    two_threads_on_two_streams_see_one_value_in_order
+    a_consumer_that_finds_it_running_waits
+    a_failure_is_every_clones
+    an_operation_that_needs_itself_is_refused
+    halves_run_their_input_once_in_any_order
+    fr_a6_halves_on_two_threads
+    a_failure_is_both_halves
+    each_leaf_of_a_diamond_runs_once
+);

@@ -9,12 +9,11 @@ use std::sync::Arc;
 #[test]
 fn values_come_back_whatever_their_size() {
     let rig = rig();
-    for len in [0usize, 1, 1000, 16 << 10, (64 << 10) + 3, 3 << 20, (9 << 20) + 1] {
+    for len in [0usize, 1, 1000, 16 << 10, (64 << 10) + 3, large(3 << 20), large((9 << 20) + 1)] {
         let values: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
         let back = upload(values.clone()).then(download).sync_on(&rig.stream).unwrap();
         assert!(back == values, "{len} bytes, in place");
-        let back =
-            futures::executor::block_on(upload(values.clone()).then(download).on(&rig.stream)).unwrap();
+        let back = block_on(upload(values.clone()).then(download).on(&rig.stream)).unwrap();
         assert!(back == values, "{len} bytes, polled");
     }
     rig.clean();
@@ -23,13 +22,13 @@ fn values_come_back_whatever_their_size() {
 #[test]
 fn values_are_written_over_what_there_is() {
     let rig = rig();
-    for len in [0usize, 5, (70 << 10) / 8, (11 << 20) / 8] {
+    for len in [0usize, 5, (70 << 10) / 8, large(11 << 20) / 8] {
         let values: Vec<u64> = (0..len as u64).collect();
         let mut buffer = DeviceBuffer::<u64>::zeroed(&rig.stream, len).unwrap();
         write(&mut buffer, &values).sync_on(&rig.stream).unwrap();
         assert!(buffer.to_vec(&rig.stream).unwrap() == values, "{len}");
         let zeroed = fill(buffer, 0u64).enqueue_on(&rig.stream).unwrap();
-        let written = futures::executor::block_on(write(zeroed, values.clone()).on(&rig.stream)).unwrap();
+        let written = block_on(write(zeroed, values.clone()).on(&rig.stream)).unwrap();
         assert!(written.to_vec(&rig.stream).unwrap() == values, "{len}");
     }
     let mut buffer = DeviceBuffer::<u64>::zeroed(&rig.stream, 3).unwrap();
@@ -66,7 +65,7 @@ fn bytes_that_are_no_value_are_told() {
 fn a_download_reads_what_was_there_when_it_was_submitted() {
     let rig = rig();
     let other = rig.context.new_stream().unwrap();
-    let mut buffer = upload(vec![1u8; 4 << 20]).sync_on(&rig.stream).unwrap();
+    let mut buffer = upload(vec![1u8; large(4 << 20)]).sync_on(&rig.stream).unwrap();
     let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
     let pending = download(&buffer).enqueue_on(&rig.stream).unwrap();
     // A later write on another stream follows the read.
@@ -77,3 +76,11 @@ fn a_download_reads_what_was_there_when_it_was_submitted() {
     assert!(buffer.to_vec(&other).unwrap().iter().all(|&value| value == 2));
     rig.clean();
 }
+
+crate::schedules::explored!(
+    values_come_back_whatever_their_size
+    values_are_written_over_what_there_is
+    copies_and_shared_sources
+    bytes_that_are_no_value_are_told
+    a_download_reads_what_was_there_when_it_was_submitted
+);

@@ -1,5 +1,7 @@
 //! Arguments of a raw launch.
 
+mod values;
+
 use super::KernelArgument;
 use super::stored::Argument;
 use crate::memory::sealed::{Memory, MemoryMut};

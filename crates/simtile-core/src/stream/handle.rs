@@ -48,6 +48,8 @@ pub(crate) fn thread_token() -> u64 {
 /// What a stream is called in errors, and where it is found by those who do not keep it open.
 pub(crate) struct StreamName {
     pub(super) id: StreamId,
+    /// What it is called by: the number that a simulated driver's reports give it, else the identity.
+    number: u64,
     pub(super) kind: StreamKind,
     pub(super) label: Label,
     pub(super) trail: Trail,
@@ -69,9 +71,18 @@ pub(crate) enum Ended {
 }
 
 impl StreamName {
-    pub(super) fn new(kind: StreamKind, context: &Context) -> Self {
+    pub(super) fn new(raw: CUstream, kind: StreamKind, context: &Context) -> Self {
+        let (id, driver) = (StreamId::next(), context.driver());
+        let number = match (kind, driver.table().extras) {
+            // SAFETY: extras take their own driver's state.
+            (StreamKind::Owned | StreamKind::Borrowed, Some(extras)) => unsafe {
+                (extras.stream_number)(driver.state(), raw)
+            },
+            _ => 0,
+        };
         Self {
-            id: StreamId::next(),
+            id,
+            number: if number == 0 { id.0 } else { number },
             kind,
             label: Label::default(),
             trail: Trail::default(),
@@ -115,7 +126,7 @@ impl fmt::Display for StreamName {
             StreamKind::Legacy => "legacy default stream",
             StreamKind::PerThread(_) => "per-thread default stream",
         };
-        f.write_str(&self.label.describe(kind, self.id.0))
+        f.write_str(&self.label.describe(kind, self.number))
     }
 }
 

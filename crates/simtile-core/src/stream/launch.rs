@@ -17,6 +17,10 @@ impl Stream {
     /// ([`Function::parameters`]). The launch follows everything that used its
     /// buffers before. A launch on an owned stream without such waits is one driver call.
     ///
+    /// A simulated driver checks that the kernel uses the memory among the arguments as it was given: that it writes none of what
+    /// came by [`LaunchArgs::buffer`]. Other memory, which the kernel reaches by raw addresses, is not looked at;
+    /// [`SubmitBuilder::launch`](crate::SubmitBuilder::launch) has everything named, and checks that nothing else is touched.
+    ///
     /// The arguments may be given by value or, to launch with them again, by reference.
     ///
     /// [`LaunchConfig::EMPTY`](simtile_types::LaunchConfig::EMPTY) launches nothing and succeeds.
@@ -45,7 +49,13 @@ impl Stream {
         if !builder.prepare(function, &options, args)? {
             return Ok(());
         }
+        let declared = builder.declared().filter(|declared| !declared.is_empty());
         let launch = |driver: Driver, raw: CUstream| {
+            if let (Some(extras), Some(declared)) = (driver.table().extras, &declared) {
+                // SAFETY: extras take their own driver's state; the stream is alive. Without the declaration the checker
+                // checks less, which is no failure.
+                let _ = unsafe { (extras.declare_named)(driver.state(), raw, declared) };
+            }
             // SAFETY: the caller's.
             unsafe { launch(driver, raw, function, &options, args) }
         };

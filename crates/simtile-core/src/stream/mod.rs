@@ -107,7 +107,7 @@ impl Stream {
         kind: StreamKind,
         owner: Option<Arc<dyn ForeignOwner>>,
     ) -> Result<Arc<Self>, StreamError> {
-        let name = Arc::new(StreamName::new(kind, context));
+        let name = Arc::new(StreamName::new(raw, kind, context));
         let handle = StreamHandle { raw, name: name.clone(), owner, context: context.clone() };
         let device = u16::try_from(context.ordinal()).unwrap_or(u16::MAX - 1);
         match context.tracker().stream(handle, kind, device) {
@@ -130,7 +130,7 @@ impl Stream {
 
     fn wrap_default(raw: CUstream, context: &Arc<Context>, kind: StreamKind) -> Arc<Self> {
         Self::wrap(raw, context, kind, None).unwrap_or_else(|_| {
-            let name = Arc::new(StreamName::new(kind, context));
+            let name = Arc::new(StreamName::new(raw, kind, context));
             let policy = AtomicPolicy::default();
             let agents = across::Agents::default();
             Arc::new(Self { raw, name, tracked: None, agents, policy, context: context.clone() })

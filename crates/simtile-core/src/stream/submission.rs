@@ -472,7 +472,7 @@ impl<'a> SubmitBuilder<'a> {
     }
 
     /// What a simulated driver compares with what the kernel does.
-    fn declared(&self) -> Option<Vec<DeclaredAccess>> {
+    pub(super) fn declared(&self) -> Option<Vec<DeclaredAccess>> {
         self.stream.context().driver().table().extras?;
         let declared = self
             .touches

@@ -226,7 +226,8 @@ fn boxes_are_buffers(cx: &Cx) -> Check {
 
 fn a_runtime_places_operations(cx: &Cx) -> Check {
     let ops = Ops::new(cx)?;
-    let runtime = Runtime::builder(cx.driver()).devices([0]).streams(2).build()?;
+    let runtime =
+        Runtime::builder().driver(cx.driver()).devices([0]).streams(2).build().map_err(OpError::from)?;
     let streams: Vec<_> = (0..4)
         .map(|_| Ok(value(()).schedule(&runtime)?.execution().map(|at| at.stream().id())))
         .collect::<Check<_>>()?;

@@ -141,7 +141,7 @@ fn a_grant_is_a_write(cx: &Cx) -> Check {
     let granted = thread::scope(|scope| -> Check {
         let granting = scope.spawn(|| both.grant());
         thread::sleep(A_WHILE);
-        let early = granting.is_over();
+        let early = granting.is_finished();
         gate.open();
         granting.join().map_err(|_| Stop::fail("the granting thread panicked"))??;
         ensure!(!early, "granted while work on the memory was in flight");

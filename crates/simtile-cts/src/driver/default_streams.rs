@@ -183,7 +183,7 @@ fn behind_a_gate(gpu: &Gpu<'_>, word: CUdeviceptr, call: impl FnOnce() -> Check 
             call()
         });
         threads::sleep(A_WHILE);
-        let early = caller.is_over();
+        let early = caller.is_finished();
         gate.open();
         caller.join().unwrap_or_else(|_| Err(Stop::fail("the calling thread panicked")))?;
         gpu.sync(blocking)?;

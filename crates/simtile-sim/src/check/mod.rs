@@ -14,6 +14,6 @@ mod sparse;
 
 pub use bitmap::Bitmap;
 pub use clock::{Axis, Epoch, VectorClock};
-pub use declared::{Undeclared, undeclared};
+pub use declared::{Declared, Undeclared, misused, undeclared};
 pub use log::{AccessLog, Touch, TouchMap};
 pub use race::{Locate, Race, RaceChecker, Who};

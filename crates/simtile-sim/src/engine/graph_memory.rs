@@ -6,7 +6,7 @@ use super::work::{Record, Work};
 use crate::core::{Core, Res, StreamRef};
 use crate::graph::{Graph, NodeId};
 use crate::heap::MemoryWork;
-use crate::memory::{Allocation, Backing, Budget, Charge, Mapping, MemoryKind, Origin};
+use crate::memory::{Allocation, Backing, Budget, Charge, Mapping, MemoryKind, Origin, reserve_step};
 use simtile_driver::sys::*;
 use simtile_sync::Arc;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +53,8 @@ impl GraphPool {
 
     /// Makes room for so many bytes at once. False if the device has not so much left.
     fn reserve(&mut self, budget: &Arc<Budget>, bytes: u64) -> bool {
-        let more = bytes.next_multiple_of(STEP).saturating_sub(self.taken());
+        let step = reserve_step(budget.total());
+        let more = bytes.next_multiple_of(step).saturating_sub(self.taken());
         let grown = match &mut self.charge {
             _ if more == 0 => true,
             Some(charge) => charge.grow(more),
@@ -68,16 +69,13 @@ impl GraphPool {
     }
 
     /// Gives back what is not out.
-    pub(crate) fn trim(&mut self) {
-        let keep = self.out.next_multiple_of(STEP);
+    pub(crate) fn trim(&mut self, total: u64) {
+        let keep = self.out.next_multiple_of(reserve_step(total));
         if let Some(charge) = &mut self.charge {
             charge.shrink(charge.bytes().saturating_sub(keep));
         }
     }
 }
-
-/// Memory is taken in steps of this (measured).
-const STEP: u64 = 32 << 20;
 
 impl Core {
     /// An allocation node's memory: addresses, and a name that later nodes can use.

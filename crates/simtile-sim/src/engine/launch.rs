@@ -9,7 +9,6 @@ use crate::exec::{
 use crate::memory::{DeviceView, FaultKind, MemoryKind};
 use crate::report::Report;
 use core::ffi::c_char;
-use simtile_driver::DeclaredAccess;
 use simtile_driver::sys::{CUfunction, CUresult};
 use simtile_sync::atomic::AtomicBool;
 use simtile_sync::{Arc, Mutex};
@@ -58,7 +57,7 @@ pub(crate) struct Launch {
     /// How many multiprocessors it may use, if not all.
     pub(crate) multiprocessors: Option<u32>,
     /// What the host said that it accesses, if it said anything.
-    pub(crate) declared: Option<Vec<DeclaredAccess>>,
+    pub(crate) declared: Option<crate::check::Declared>,
     /// Pointers among the parameters.
     pub(crate) pointers: Vec<Pointer>,
 }

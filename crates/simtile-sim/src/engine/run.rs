@@ -5,14 +5,13 @@ use super::order::{Prior, Stamp};
 use super::policy::{Candidate, Choice, Running};
 use super::state::{State, StreamState};
 use super::work::Work;
-use crate::check::{AccessLog, TouchMap, VectorClock, Who, undeclared};
+use crate::check::{AccessLog, Declared, TouchMap, VectorClock, Who, misused, undeclared};
 use crate::core::Core;
 use crate::exec::FaultReason;
 use crate::explore::{self, WORKER_NAME};
 use crate::heap::MemoryWork;
 use crate::memory::{DeviceView, FaultKind, MemoryFault, MemoryKind};
 use crate::report::{Report, ReportKind};
-use simtile_driver::DeclaredAccess;
 use simtile_driver::sys::CUresult;
 use simtile_sync::{Arc, thread, time};
 use std::any::Any;
@@ -65,9 +64,9 @@ impl Job {
     }
 
     /// What a launch declared, if it did.
-    fn declared(&self) -> Option<&[DeclaredAccess]> {
+    fn declared(&self) -> Option<&Declared> {
         match &self.work {
-            Work::Launch(launch) => launch.declared.as_deref(),
+            Work::Launch(launch) => launch.declared.as_ref(),
             _ => None,
         }
     }
@@ -575,11 +574,12 @@ impl Core {
         self.host_work_ended(state, job.seq, &job.work, &touched);
     }
 
-    fn compare_declared(&self, job: &Job, declared: &[DeclaredAccess], touched: &[Arc<TouchMap>]) {
+    fn compare_declared(&self, job: &Job, declared: &Declared, touched: &[Arc<TouchMap>]) {
         let Work::Launch(launch) = &job.work else { return };
         let view = DeviceView::new(&self.space, job.device);
         // Ranges by the memory behind them, so that a second mapping of it is covered as well.
         let places: Vec<_> = declared
+            .accesses
             .iter()
             .filter_map(|access| {
                 let allocation = view.locate(access.address, access.bytes).ok()?;
@@ -596,7 +596,11 @@ impl Core {
             }
             let memory = Arc::as_ptr(map.backing());
             let here: Vec<_> = places.iter().filter(|place| place.0 == memory).map(|place| place.1).collect();
-            for found in undeclared(map, &here) {
+            let found = match declared.all {
+                true => undeclared(map, &here),
+                false => misused(map, &here),
+            };
+            for found in found {
                 let place = launch.locate()(found.site);
                 let report = Report::undeclared(launch.name(), allocation, &found, place.as_deref());
                 self.report(report.on_stream(Some(job.label.clone())));

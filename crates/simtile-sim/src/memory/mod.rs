@@ -37,7 +37,7 @@ pub use budget::{Budget, Charge};
 pub use bulk::{Fill, Place, Side, Transfer, Unread};
 pub use fault::{FaultKind, MemoryFault, Nearby};
 pub use multicast::Multicast;
-pub use pool::{Grant, Order, Point, Pool, PoolError, PoolStats, RESERVE_STEP, Reuse};
+pub use pool::{Grant, Order, Point, Pool, PoolError, PoolStats, RESERVE_STEP, Reuse, reserve_step};
 pub use ranges::{GRANULE, Ranges};
 pub use space::{AddressSpace, DEVICE_BASE, Mapping, Shortage, View};
 pub use vmm::{GRANULARITY, Object, Physical, PhysicalRequest, Vmm, VmmError, access_of};

@@ -9,7 +9,8 @@
 //! * on any stream, if no more memory can be had, by waiting for the point (`internal`): [`Grant::wait`].
 //!
 //! Memory that is free and not handed out stays reserved until a synchronisation finds more reserved than the
-//! release threshold, or until it is trimmed. Reserved memory counts in pieces of 32 MiB, as on the real driver.
+//! release threshold, or until it is trimmed. Reserved memory counts in pieces of 32 MiB, as on the real driver;
+//! on a device that has less, in a sixteenth of it, so that several pools have some.
 //! Blocks are cut and joined in granules; between two allocations there is always a gap.
 
 use super::{Budget, Charge, GRANULE, Ranges, Rights, Shortage};
@@ -17,8 +18,13 @@ use simtile_sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Reserved memory is a multiple of this.
+/// Reserved memory is a multiple of this on a device that has as much.
 pub const RESERVE_STEP: u64 = 32 << 20;
+
+/// Reserved memory of a device of this size is a multiple of the result.
+pub fn reserve_step(total: u64) -> u64 {
+    if total >= RESERVE_STEP { RESERVE_STEP } else { (total / 16 / GRANULE * GRANULE).max(GRANULE) }
+}
 
 /// A point in a stream's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +115,8 @@ struct Inner {
     /// Free blocks with the point from which they are; none if that was reached at a synchronisation.
     cached: BTreeMap<u64, (Block, Option<Point>)>,
     charge: Charge,
+    /// Memory is taken from the device in these pieces.
+    step: u64,
     /// Memory of all blocks.
     physical: u64,
     most: u64,
@@ -121,8 +129,8 @@ const fn up(n: u64, step: u64) -> Option<u64> {
     n.checked_next_multiple_of(step)
 }
 
-fn reserve_for(physical: u64) -> u64 {
-    up(physical, RESERVE_STEP).unwrap_or(u64::MAX)
+fn reserve_for(physical: u64, step: u64) -> u64 {
+    up(physical, step).unwrap_or(u64::MAX)
 }
 
 impl Pool {
@@ -138,14 +146,16 @@ impl Pool {
     ) -> Option<Self> {
         let rights = Rights::none();
         rights.set(device, 3);
+        let step = reserve_step(budget.total());
         let inner = Inner {
             ranges: Ranges::new(arena.0, arena.1, reuses),
             reuses,
             live: HashMap::new(),
             cached: BTreeMap::new(),
             charge: budget.charge(0)?,
+            step,
             physical: 0,
-            most: if most == 0 { u64::MAX } else { reserve_for(most) },
+            most: if most == 0 { u64::MAX } else { reserve_for(most, step) },
             threshold: 0,
             reuse: Reuse { follow_events: true, opportunistic: true, internal: true },
             stats: PoolStats::default(),
@@ -307,7 +317,7 @@ impl Inner {
 
     fn grow(&mut self, physical: u64) -> Result<(u64, Block), PoolError> {
         let wanted = self.physical.checked_add(physical).ok_or(PoolError::Short(Shortage::Device))?;
-        let reserved = reserve_for(wanted);
+        let reserved = reserve_for(wanted, self.step);
         if reserved > self.most {
             return Err(PoolError::Full);
         }
@@ -386,7 +396,7 @@ impl Inner {
             }
             self.physical -= gone;
         }
-        let less = self.charge.bytes().saturating_sub(reserve_for(self.physical));
+        let less = self.charge.bytes().saturating_sub(reserve_for(self.physical, self.step));
         self.charge.shrink(less);
     }
 }

@@ -336,8 +336,9 @@ entries! {
 
     fn cuDeviceGraphMemTrim(call, device: CUdevice) {
         let device = call.core.device(device)?;
+        let total = call.core.space.budget(device).total();
         if let Some(pool) = call.core.state.lock().graphs.pools.get_mut(&device) {
-            pool.trim();
+            pool.trim(total);
         }
         Ok(())
     }

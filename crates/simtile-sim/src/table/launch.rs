@@ -293,6 +293,8 @@ fn launch(
     extra: &Out<*mut c_void>,
 ) -> Res {
     let stream: StreamRef = call.stream(stream)?;
+    // Of this launch, also if it is refused.
+    let declared = call.core.declared.lock().remove(&(thread_number(), stream.uid));
     let mut launch = prepare(call, handle, shape, Some(stream.context), &attributes, list, extra)?;
     let resolve = |&(event, port)| Ok((event_uid(call, event)?, port));
     let events = attributes.events.iter().map(resolve).collect::<Res<Vec<((u64, u64), u8)>>>()?;
@@ -303,7 +305,7 @@ fn launch(
         let kernel = launch.loaded.program.kernels().get(launch.kernel);
         grow_local_memory(call, &stream, kernel.map_or(0, |kernel| kernel.local_bytes))?;
     }
-    launch.declared = call.core.declared.lock().remove(&(thread_number(), stream.uid));
+    launch.declared = declared;
     call.core.enqueue(&stream, Work::Launch(Arc::new(launch)))?;
     for ((event, _), port) in events {
         call.core.enqueue(&stream, Work::Record(event))?;

@@ -8,7 +8,7 @@ use super::attrs;
 use super::call::TileFunctions;
 use super::op::{Code, Inst, Kernel, Op, OpSite, Use};
 use super::types::{Elem, TileTy, Ty, convert};
-use crate::exec::{GlobalInfo, KernelInfo, KernelModel, LoadFault, MissingFunction, ParamInfo};
+use crate::exec::{At, GlobalInfo, KernelInfo, KernelModel, LoadFault, MissingFunction, ParamInfo};
 use cutile_ir::bytecode::Opcode;
 use cutile_ir::ir::{
     Attribute, BlockId, Location, Module, OpId, Operation, RegionId, Type, Value, ValueProducer,
@@ -59,7 +59,8 @@ impl Fail {
     }
 
     fn into_fault(self, entry: &str) -> LoadFault {
-        let (at, what) = (u64::from(self.at.unwrap_or(0)), format!("entry {entry}: {}", self.what));
+        let at = self.at.map_or(At::Module, |number| At::Operation(number.into()));
+        let what = format!("entry {entry}: {}", self.what);
         if self.unsupported { LoadFault::Unsupported { at, what } } else { LoadFault::Malformed { at, what } }
     }
 }
@@ -101,7 +102,7 @@ pub(super) struct Lowered {
 
 /// Decodes a module.
 pub(super) fn lower(module: &Module, functions: &TileFunctions) -> Result<Lowered, LoadFault> {
-    let malformed = |what: String| LoadFault::Malformed { at: 0, what };
+    let malformed = |what: String| LoadFault::Malformed { at: At::Module, what };
     let mut globals = Vec::new();
     let mut constants = 0;
     let mut global_types = HashMap::new();

@@ -55,7 +55,7 @@ mod types;
 mod tests;
 
 use crate::exec::{
-    DeviceTraits, ExecContext, FaultReason, GlobalInfo, KernelFault, KernelInfo, LaunchSpec, LoadFault,
+    At, DeviceTraits, ExecContext, FaultReason, GlobalInfo, KernelFault, KernelInfo, LaunchSpec, LoadFault,
     Program, Site,
 };
 use cutile_ir::ir::Module;
@@ -94,8 +94,10 @@ pub fn load_with(
         TileError::Version { found, oldest, newest } => {
             LoadFault::Version { found: found.to_string(), supported: format!("{oldest} to {newest}") }
         }
-        TileError::Unsupported { offset, what } => LoadFault::Unsupported { at: offset as u64, what },
-        other => LoadFault::Malformed { at: other.offset() as u64, what: other.to_string() },
+        TileError::Unsupported { offset, what } => {
+            LoadFault::Unsupported { at: At::Byte(offset as u64), what }
+        }
+        other => LoadFault::Malformed { at: At::Byte(other.offset() as u64), what: other.to_string() },
     })?;
     load_module(module, traits, functions)
 }
@@ -114,7 +116,7 @@ pub fn load_module(
     let lowered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lower::lower(&module, functions)))
         .unwrap_or_else(|_| {
             Err(LoadFault::Malformed {
-                at: 0,
+                at: At::Module,
                 what: "the module refers to parts that it does not have".into(),
             })
         })?;

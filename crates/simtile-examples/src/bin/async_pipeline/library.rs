@@ -9,6 +9,7 @@ use simtile::{Context, Driver, DriverError, Function, Module, ModuleError, OpErr
 use std::error::Error;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The library's code: adds two vectors.
 static CODE: &[u8] = include_bytes!("../../../../../artifacts/tile_rs/rs_vadd_f32.cubin");
@@ -20,6 +21,7 @@ const TILE: u32 = 1024;
 pub struct Library {
     driver: Driver,
     add: Function,
+    calls: AtomicUsize,
 }
 
 impl Library {
@@ -45,7 +47,13 @@ impl Library {
             Err(ModuleError::WrongArchitecture { .. }) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        Ok(Some(Arc::new(Self { driver: context.driver(), add: module.load_function("rs_vadd_f32")? })))
+        let (driver, add) = (context.driver(), module.load_function("rs_vadd_f32")?);
+        Ok(Some(Arc::new(Self { driver, add, calls: AtomicUsize::new(0) })))
+    }
+
+    /// How often its code has been queued.
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
     }
 
     /// `to = from + from`, by way of the workspace. It only queues.
@@ -75,7 +83,9 @@ impl Library {
                 driver,
                 cuLaunchKernel(function, blocks, 1, 1, 1, 1, 1, 0, stream, params.as_mut_ptr(), none)
             )
-            .map_err(failed)
+            .map_err(failed)?;
         }
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Batches in flight on tokio: a Tile kernel and a SIMT kernel on each, some of them cancelled half way.
 //!
 //! Every batch is a task: its values go up, a row softmax (Tile) fills a buffer, a SIMT kernel scales the larger values in place, the
-//! result comes down. Each runs on one of four streams. Every fourth is given up while its work is queued: its buffers stay until the
+//! result comes down. Each runs on one of four streams. Every fourth is given up as soon as its work is queued: its buffers stay until the
 //! device is done with them, and nothing is left over. Then the same two kernels are recorded once into a graph and replayed
 //! with new inputs, and a sum that another library makes, by machine code of its own, is ordered like everything else. The host checks every
 //! value.
@@ -16,13 +16,18 @@ use simtile::ops::{self, CudaGraph, OwnedAsyncKernelLaunch, download, external, 
 use simtile::{DeviceBuffer, DeviceOp, Function, LaunchArgs, LaunchConfig, Runtime, zip};
 use simtile_examples::{SCALE_OVER, Shape, reference, scale_over_call, softmax, softmax_call};
 use std::error::Error;
+use std::future::poll_fn;
 use std::io::Write;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 const BATCHES: usize = 24;
 const AT_ONCE: usize = 6;
+/// One batch in so many is given up.
+const GIVEN_UP: usize = 4;
 const FACTOR: f32 = 10.0;
 
 /// Input and output of a batch.
@@ -48,7 +53,7 @@ fn main() -> ExitCode {
 }
 
 fn run(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
-    let runtime = Runtime::auto()?;
+    let runtime = Runtime::builder().auto().streams(4).build()?;
     let device = runtime.device(0)?;
     let kind = if device.is_simulated() { "simulated" } else { "GPU" };
     writeln!(out, "device      {} ({kind})", device.name()?)?;
@@ -62,21 +67,26 @@ fn run(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         shape,
         threshold: 0.75 / shape.cols as f32,
     };
-    let streams = Arc::new(ops::Runtime::builder(runtime.driver()).streams(4).build()?);
     let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
 
     let clock = Instant::now();
-    let (finished, cancelled) = tokio.block_on(batches(&kernels, &streams))?;
+    let (finished, cancelled) = tokio.block_on(batches(&kernels, &runtime))?;
     writeln!(out, "batches     {finished} right, {cancelled} given up half way, {}", millis(clock))?;
+    if (finished, cancelled) != (BATCHES - BATCHES / GIVEN_UP, BATCHES / GIVEN_UP) {
+        return Err(format!(
+            "of {BATCHES} batches every {GIVEN_UP}th should be given up, and the rest finish"
+        )
+        .into());
+    }
 
     let clock = Instant::now();
-    let replays = tokio.block_on(graph(&kernels, &streams))?;
+    let replays = tokio.block_on(graph(&kernels, &runtime))?;
     writeln!(out, "graph       {replays} replays right, {}", millis(clock))?;
 
     let clock = Instant::now();
     match Library::open(&runtime, &context)? {
         Some(opened) => {
-            tokio.block_on(library(opened, &kernels, &streams))?;
+            tokio.block_on(library(opened, &kernels, &runtime))?;
             writeln!(out, "library     its sum was ordered like the kernels, {}", millis(clock))?;
         }
         None => writeln!(out, "library     has no code for this device")?,
@@ -168,13 +178,15 @@ fn launch<F: Args>(
 }
 
 /// All batches; how many were right, and how many were given up.
-async fn batches(kernels: &Kernels, streams: &Arc<ops::Runtime>) -> Result<(usize, usize), Box<dyn Error>> {
+async fn batches(kernels: &Kernels, runtime: &Runtime) -> Result<(usize, usize), Box<dyn Error>> {
     let room = Arc::new(tokio::sync::Semaphore::new(AT_ONCE));
     let mut tasks = tokio::task::JoinSet::new();
     let mut cancelled = 0;
     for batch in 0..BATCHES {
         let permit = room.clone().acquire_owned().await?;
-        let (kernels, streams) = (kernels.clone(), streams.clone());
+        let (kernels, runtime) = (kernels.clone(), runtime.clone());
+        let gives_up = batch % GIVEN_UP == GIVEN_UP - 1;
+        let (queued, is_queued) = tokio::sync::oneshot::channel();
         let task = tasks.spawn(async move {
             let _permit = permit;
             let values = input(kernels.shape, batch)?;
@@ -183,13 +195,24 @@ async fn batches(kernels: &Kernels, streams: &Arc<ops::Runtime>) -> Result<(usiz
             let op = zip!(upload(values.clone()), zeros(len))
                 .then(move |pair| chain.both(pair))
                 .then(|(_, y)| download(y));
-            let output = op.schedule(&*streams)?.await?;
+            let mut future = op.schedule(&runtime)?;
+            if gives_up {
+                // Until the work is queued, and no further: it is aborted here.
+                poll_fn(|cx| match Pin::new(&mut future).poll(cx) {
+                    Poll::Pending if !future.is_submitted() => Poll::Pending,
+                    _ => Poll::Ready(()),
+                })
+                .await;
+                let _ = queued.send(());
+                std::future::pending::<()>().await;
+            }
+            let output = future.await?;
             check(&kernels, &values, &output)?;
             Ok::<_, Box<dyn Error + Send + Sync>>(())
         });
-        if batch % 4 == 3 {
-            // Whatever it has queued by now goes on without it.
-            tokio::time::sleep(Duration::from_micros(200)).await;
+        if gives_up {
+            // What it has queued goes on without it. An error ends the task without a word here.
+            let _ = is_queued.await;
             task.abort();
         }
     }
@@ -208,8 +231,8 @@ async fn batches(kernels: &Kernels, streams: &Arc<ops::Runtime>) -> Result<(usiz
 }
 
 /// Records the kernels once and replays them with new inputs.
-async fn graph(kernels: &Kernels, streams: &ops::Runtime) -> Result<usize, Box<dyn Error>> {
-    let stream = streams.context(streams.default_ordinal())?.new_stream()?;
+async fn graph(kernels: &Kernels, runtime: &Runtime) -> Result<usize, Box<dyn Error>> {
+    let stream = runtime.context(runtime.default_ordinal())?.new_stream()?;
     let len = kernels.shape.floats();
     // The input is filled by every replay's owner, so it is made outside of what is recorded.
     let recorded = CudaGraph::scope(&stream, |scope| {
@@ -222,24 +245,20 @@ async fn graph(kernels: &Kernels, streams: &ops::Runtime) -> Result<usize, Box<d
     for replay in 0..5 {
         let values = input(kernels.shape, 100 + replay).map_err(|error| error.to_string())?;
         recorded.update(write(&mut x, &values).map(drop))?;
-        recorded.launch().schedule(streams)?.await?;
-        let output = download(y.clone()).schedule(streams)?.await?;
+        recorded.launch().schedule(runtime)?.await?;
+        let output = download(y.clone()).schedule(runtime)?.await?;
         check(kernels, &values, &output)?;
     }
     Ok(5)
 }
 
 /// A sum that a library makes, whose kernels are machine code, by its own calls on a raw stream.
-async fn library(
-    library: Arc<Library>,
-    kernels: &Kernels,
-    streams: &ops::Runtime,
-) -> Result<(), Box<dyn Error>> {
+async fn library(library: Arc<Library>, kernels: &Kernels, runtime: &Runtime) -> Result<(), Box<dyn Error>> {
     let len = kernels.shape.floats();
     let values = input(kernels.shape, 7).map_err(|error| error.to_string())?;
-    let (x, y) = zip!(upload(values.clone()), zeros(len)).schedule(streams)?.await?;
+    let (x, y) = zip!(upload(values.clone()), zeros(len)).schedule(runtime)?.await?;
     let (from, to, len) = (x.cu_deviceptr(), y.cu_deviceptr(), u32::try_from(len)?);
-    let handle = library.clone();
+    let (handle, calls) = (library.clone(), library.clone());
     // SAFETY: the call reads the first buffer, writes the second, of `len` floats each, and uses its workspace, in the given stream.
     #[allow(unsafe_code, reason = "what foreign code accesses is our word")]
     let sum = unsafe {
@@ -252,8 +271,14 @@ async fn library(
     };
     // Queued on one stream with a workspace from the pool, read on the next; the handle lives as long as the work.
     let sum = sum.workspace(4 * len as usize).holding(handle);
-    let (_, y) = sum.schedule(streams)?.await?;
-    let output = download(y).schedule(streams)?.await?;
+    let (_, y) = sum.schedule(runtime)?.await?;
+    let output = download(y).schedule(runtime)?.await?;
+    if calls.calls() != 1 {
+        return Err(format!("the library was called {} times instead of once", calls.calls()).into());
+    }
+    if values.iter().all(|value| *value == 0.0) {
+        return Err("the library's input is all zeros, whose sum shows nothing".into());
+    }
     if !output.iter().zip(&values).all(|(sum, value)| *sum == value + value) {
         return Err("the library's sum has other values".into());
     }

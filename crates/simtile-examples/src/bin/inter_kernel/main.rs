@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 const FACTOR: f32 = 10.0;
+/// How it is run.
+const COMMAND: &str = "cargo run --release -p simtile-examples --bin inter_kernel";
 
 fn main() -> ExitCode {
     let shape = match args::parse(std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned())) {
@@ -111,12 +113,15 @@ fn run(shape: Shape, out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         "all {count} values are right: softmax within {worst:.1e}, {scaled} of them scaled, bit for bit"
     )?;
     writeln!(out, "\nTry next:")?;
-    writeln!(out, "  --rows 4096 --cols 1000     another size (--help)")?;
+    writeln!(out, "  another size (all settings: -- --help)\n    {COMMAND} -- --rows 4096 --cols 1000")?;
     if device.is_simulated() {
-        writeln!(out, "  SIMTILE_DRIVER=cuda         insist on a GPU")?;
-        writeln!(out, "  SIMTILE_SIM=mode=explore,seed=7   another legal order of the same work")?;
+        writeln!(
+            out,
+            "  another legal order of the same work\n    SIMTILE_SIM=mode=explore,seed=7 {COMMAND}"
+        )?;
+        writeln!(out, "  insist on a GPU\n    SIMTILE_DRIVER=cuda {COMMAND}")?;
     } else {
-        writeln!(out, "  SIMTILE_DRIVER=sim          the same on the simulated driver")?;
+        writeln!(out, "  the same on the simulated driver\n    SIMTILE_DRIVER=sim {COMMAND}")?;
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ mod table;
 mod tensor;
 
 use super::code::{Func, Insn, Lanes, NONE, Op, PredSrc};
-use crate::exec::{DeviceTraits, GlobalInfo, KernelInfo, KernelModel, LoadFault, ParamInfo};
+use crate::exec::{At, DeviceTraits, GlobalInfo, KernelInfo, KernelModel, LoadFault, ParamInfo};
 use names::Names;
 use simtile_image::ptx::{Function, FunctionKind, Linkage, Module, Prototype, Space, Statement, Variable};
 use std::collections::{HashMap, HashSet};
@@ -154,11 +154,11 @@ pub(super) fn image(text: &str, traits: &DeviceTraits) -> Result<Image> {
 }
 
 fn malformed(line: u32, what: impl Into<String>) -> LoadFault {
-    LoadFault::Malformed { at: line.into(), what: what.into() }
+    LoadFault::Malformed { at: At::Line(line.into()), what: what.into() }
 }
 
 fn unsupported(line: u32, what: impl Into<String>) -> LoadFault {
-    LoadFault::Unsupported { at: line.into(), what: what.into() }
+    LoadFault::Unsupported { at: At::Line(line.into()), what: what.into() }
 }
 
 /// Whether the device runs this module; the architecture it was written for.

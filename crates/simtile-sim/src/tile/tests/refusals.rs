@@ -1,7 +1,7 @@
 //! What is refused at load, and that it is refused by name and number.
 
 use super::*;
-use crate::exec::LoadFault;
+use crate::exec::{At, LoadFault};
 use crate::tile::{TileFunctions, load, load_module};
 
 type Build = Box<dyn Fn(&mut K)>;
@@ -20,7 +20,7 @@ fn by_name_and_number() {
     let pointer = k.args[0];
     k.load_ptr(pointer, I4, &[]);
     let LoadFault::Unsupported { at, what } = refused(k) else { panic!("unsupported") };
-    assert_eq!(at, 1);
+    assert_eq!(at, At::Operation(1));
     assert!(what.contains("load_ptr_tko (operation 1)"), "{what}");
 }
 

@@ -7,13 +7,39 @@
 //! * work is left that does not end,
 //! * nobody can go on (with `seeds`).
 //!
+//! If the function fails, the work that it has queued may still end, within bounds, before the checker is asked: a race of work
+//! that had not run yet stands in the message beside the assertion.
+//!
 //! With `seeds` every run is explored: the seed decides which host thread runs and when device work runs, and the same
-//! seed gives the same run again. Threads take part if they are started by [`spawn`]. A run that fails is shrunk: the
+//! seed gives the same run again. A run that fails is shrunk: the
 //! message has a schedule with as few switches as could be found that fails too, and the end of its trace.
+//!
+//! # Threads, time and futures
+//! What a test waits for has to be seen by the schedule, so it comes from here and not from `std` or an executor of another crate:
+//! [`spawn`] and [`scope`] start threads, [`sleep`] and [`now`] are the time (virtual where it is explored), [`block_on`] runs a
+//! future. A test may be an `async fn`; then `block_on` runs it. The test's runtime is in force, so operations can be awaited as they
+//! are:
+//!
+//! ```
+//! use simtile::DeviceOp;
+//! use simtile::ops::{download, upload};
+//!
+//! #[simtile::test(seeds = 20)]
+//! async fn values_come_back(_: &simtile::Runtime) -> Result<(), simtile::OpError> {
+//!     assert_eq!(upload(vec![1, 2, 3]).then(download).await?, [1, 2, 3]);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Environment
 //!
 //! `SIMTILE_SEED=17` runs that seed only. `SIMTILE_SCHEDULE=7:late:12.1` (or the path of a file that holds such a schedule or
 //! a whole trace), or `replay=` in `SIMTILE_SIM`, runs that schedule only. `SIMTILE_TRACE=FILE` writes the whole trace of a
 //! run that fails.
+
+mod threads;
+
+pub use threads::{JoinHandle, Scope, ScopedJoinHandle, block_on, now, scope, sleep, spawn};
 
 use crate::sim::explore::{self, Outcome, Recording, Strategy, explore};
 use crate::sim::{Checks, Mode, Profile, SimConfig, Simulator};
@@ -22,7 +48,7 @@ use simtile_driver::Entry;
 use simtile_driver::sys::CUresult;
 use std::fmt::{self, Debug};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The environment variable that chooses one seed.
 const SEED: &str = "SIMTILE_SEED";
@@ -33,16 +59,12 @@ const TRACE: &str = "SIMTILE_TRACE";
 /// Most runs, and most steps in all of them, to shrink a failure.
 const MOST_TRIES: u64 = 200;
 const MOST_STEPS: u64 = 2_000_000;
+/// How long, in real time, a failure may be shrunk: of deadlocks each run may take seconds to come apart.
+const SHRINKING: Duration = Duration::from_secs(15);
 /// How long the work that a test left behind may take to end, by the driver's clock.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Most lines of the trace in a message.
 const LINES: usize = 24;
-
-/// Starts a thread that takes part in the exploration, if there is one.
-///
-/// # Errors
-/// The system's, if it has no more threads.
-pub use simtile_sync::thread::spawn;
 
 /// A call that fails, or that loses the contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,19 +214,22 @@ impl Spec {
         Self { name, config, seeds: None, mask: Vec::new(), faults: Vec::new(), wrong: None }
     }
 
-    /// How many devices, at most 64.
+    /// How many devices. More than [`SimConfig::MOST_DEVICES`] fail the test.
     pub fn devices(mut self, devices: u32) -> Self {
-        self.config.devices = devices.min(64);
+        self.config.devices = devices;
         self
     }
 
-    /// Runs it with the seeds from 0 to `seeds - 1` (at least one).
+    /// Runs it with the seeds from 0 to `seeds - 1`. None at all fail the test.
     pub fn seeds(mut self, seeds: u64) -> Self {
-        self.seeds = Some(seeds.max(1));
+        self.seeds = Some(seeds);
+        if seeds == 0 {
+            self.refuse("seeds = 0; the least is 1".to_owned());
+        }
         self
     }
 
-    /// Memory of each device in bytes.
+    /// Memory of each device in bytes. Less than [`SimConfig::LEAST_MEMORY`] or more than [`SimConfig::MOST_MEMORY`] fails the test.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.config.memory = bytes;
         self
@@ -214,9 +239,7 @@ impl Spec {
     pub fn profile(mut self, name: &str) -> Self {
         match Profile::by_name(name) {
             Some(profile) => self.config.profile = profile,
-            None => {
-                self.wrong = Some(format!("there is no profile {name:?}; there are: {}", Profile::NAMES));
-            }
+            None => self.refuse(format!("there is no profile {name:?}; there are: {}", Profile::NAMES)),
         }
         self
     }
@@ -227,10 +250,18 @@ impl Spec {
         self
     }
 
-    /// Calls that fail.
+    /// Calls that fail. The first call is 1; a fault at call 0 fails the test.
     pub fn faults(mut self, faults: &[Fault]) -> Self {
+        if faults.iter().any(|(Fault::Fail { nth, .. } | Fault::Lose { nth, .. })| *nth == 0) {
+            self.refuse("a fault at call 0, which never comes; the first is 1".to_owned());
+        }
         self.faults = faults.to_vec();
         self
+    }
+
+    /// A setting is wrong. The first one is told.
+    fn refuse(&mut self, why: String) {
+        self.wrong.get_or_insert(why);
     }
 
     /// Runs the test.
@@ -238,8 +269,9 @@ impl Spec {
     /// # Panics
     /// If a run fails: this is how a test tells it. The message names the seed and the command that repeats it.
     pub fn run(&self, test: impl Fn(&TestCx) -> Result<(), String>) {
-        if let Some(wrong) = &self.wrong {
-            std::panic::panic_any(wrong.clone());
+        let wrong = self.wrong.clone().or_else(|| self.config.check().err().map(|error| error.to_string()));
+        if let Some(wrong) = wrong {
+            std::panic::panic_any(format!("{}: {wrong}", self.name));
         }
         let chosen = match std::env::var(SEED) {
             Ok(text) => match text.parse() {
@@ -300,7 +332,11 @@ impl Spec {
         let tries = (MOST_STEPS / steps).min(MOST_TRIES) as usize;
         let switches = found.switches;
         let mut best = None;
+        let end = Instant::now() + SHRINKING;
         explore::shrink(&found.recording, tries, |recording| {
+            if Instant::now() > end {
+                return false;
+            }
             let failed = self.explored(&Course::Recording(recording), test);
             // Another failure is another matter.
             let failed = failed.filter(|other| same_kind(&other.why, &failure.why));
@@ -330,12 +366,17 @@ impl Spec {
         }
         let cx = TestCx { runtime: Runtime::simulated(&simulator), simulator, seed };
         let mut why = Vec::new();
-        match catch_unwind(AssertUnwindSafe(|| test(&cx))) {
+        let run = || {
+            let _entered = cx.runtime.enter();
+            test(&cx)
+        };
+        match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => why.push(error),
             Err(panic) => why.push(format!("the test panicked: {}", text(&*panic))),
         }
-        if why.is_empty() && !ends(&cx.simulator) {
+        // After a failure, too: the checker knows of a race when both sides have run.
+        if !ends(&cx.simulator) && why.is_empty() {
             why.push(format!("{} pieces of work are left that do not end", cx.simulator.pending()));
         }
         why.extend(cx.simulator.take_reports().iter().map(ToString::to_string));
@@ -379,6 +420,10 @@ fn same_kind(a: &[String], b: &[String]) -> bool {
 fn ends(simulator: &Simulator) -> bool {
     let end = simtile_sync::time::now() + PATIENCE;
     while simulator.pending() > 0 {
+        if explore::current().is_some_and(|schedule| !schedule.is_on()) {
+            // Nobody can go on, and that is the failure.
+            return false;
+        }
         if simtile_sync::time::now() > end {
             return false;
         }
