@@ -12,6 +12,8 @@ impl LaunchArgs<'_> {
             return None;
         }
         let mut block = Block::take();
+        // Those of the launch before.
+        block.slots.clear();
         for (argument, place) in self.arguments().zip(&self.block.places) {
             let at = block.slots.len() * size_of::<Slot>();
             block.slots.resize(block.slots.len() + argument.size.div_ceil(size_of::<Slot>()), EMPTY);
