@@ -88,11 +88,21 @@ impl Context {
         during: impl FnOnce() -> String + Send + 'static,
         call: impl FnOnce(Driver) -> Result<(), DriverError> + Send + 'static,
     ) {
+        self.end_objects(1, during, call);
+    }
+
+    /// As [`Context::end_object`], for an object that others are a part of: so many in all.
+    pub(crate) fn end_objects(
+        self: &Arc<Self>,
+        objects: u64,
+        during: impl FnOnce() -> String + Send + 'static,
+        call: impl FnOnce(Driver) -> Result<(), DriverError> + Send + 'static,
+    ) {
         if !drops_go_elsewhere() {
-            return self.link().destroy(during, call);
+            return self.link().destroy_all(objects, during, call);
         }
         let context = self.clone();
-        let job = move || context.link().destroy(during, call);
+        let job = move || context.link().destroy_all(objects, during, call);
         self.shared.lanes.push(Lane::Memory, Work::Job(Box::new(job)));
     }
 }

@@ -234,8 +234,18 @@ impl Link {
         during: impl FnOnce() -> String,
         calls: impl FnOnce(Driver) -> Result<(), DriverError>,
     ) {
+        self.destroy_all(1, during, calls);
+    }
+
+    /// As [`Link::destroy`], for an object that others are a part of: so many in all.
+    pub(crate) fn destroy_all(
+        &self,
+        objects: u64,
+        during: impl FnOnce() -> String,
+        calls: impl FnOnce(Driver) -> Result<(), DriverError>,
+    ) {
         if !self.finish(during, calls) && self.usable().is_ok() {
-            add(&self.counters.failed_destroys, 1);
+            add(&self.counters.failed_destroys, objects);
         }
     }
 

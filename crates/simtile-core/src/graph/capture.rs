@@ -39,6 +39,8 @@ pub(super) struct Touched {
     pub outside: Outside,
     /// Bodies of conditional nodes that were begun and not ended.
     pub bodies: usize,
+    /// Graphs that nodes have: of child nodes, and bodies.
+    pub inner: u64,
 }
 
 pub(super) struct NodeTouch {
@@ -283,6 +285,11 @@ impl Capture {
         *bodies = bodies.saturating_add_signed(change);
     }
 
+    /// Nodes have so many graphs more.
+    pub(crate) fn inner(&self, more: u64) {
+        self.touched.lock().inner += more;
+    }
+
     /// Records one submission. `name` is that of a launch.
     #[allow(clippy::too_many_arguments, reason = "all of a submission")]
     pub(crate) fn record<E: OnStream>(
@@ -348,7 +355,7 @@ impl Capture {
         let (graph, touched, kept) = self.end_all()?;
         // Whatever is in the body that was given up, it is not what was meant.
         if touched.bodies > 0 {
-            destroy(&self.origin, graph);
+            destroy(&self.origin, graph, touched.inner);
             let why = "the body of a conditional node was given up".into();
             return Err(GraphError::NotUpdatable { what: on(), why });
         }
@@ -382,7 +389,7 @@ impl Capture {
             Ok(_) => Err(GraphError::Invalidated { on: on() }),
             Err(error) => {
                 if self.body.is_none() {
-                    destroy(&self.origin, graph);
+                    destroy(&self.origin, graph, touched.inner);
                 }
                 Err(self.origin.refused(error, &[], on))
             }
@@ -397,14 +404,15 @@ impl Capture {
             false => self.capture.lock().take(),
         };
         if let Some(capture) = capture {
-            throw_away(&self.origin, capture, self.body.is_none());
+            let inner = self.touched.lock().inner;
+            throw_away(&self.origin, capture, self.body.is_none().then_some(inner));
         }
     }
 }
 
 /// Ends a capture that nobody wants: now, or on a background thread where no call may be made. Its streams are its own until then.
-/// `owns`: the graph is not a part of another.
-fn throw_away(origin: &Arc<Stream>, capture: Tracked, owns: bool) {
+/// `owns`: how many graphs it has inside; `None`: it is a part of another.
+fn throw_away(origin: &Arc<Stream>, capture: Tracked, owns: Option<u64>) {
     if crate::sys::is_forked() {
         core::mem::forget(capture);
         return;
@@ -418,8 +426,8 @@ fn throw_away(origin: &Arc<Stream>, capture: Tracked, owns: bool) {
         if stuck {
             fail(&stream, &axes);
         }
-        if owns {
-            destroy(&stream, graph);
+        if let Some(inner) = owns {
+            destroy(&stream, graph, inner);
         }
     };
     // A poll does it at once: it is a matter of CPU time, and whoever uses the stream next finds it free.
@@ -458,19 +466,21 @@ fn fail(origin: &Stream, axes: &[AxisId]) {
 }
 
 /// Throws a graph away that nobody wants.
-fn destroy(stream: &Stream, graph: CUgraph) {
+fn destroy(stream: &Stream, graph: CUgraph, inner: u64) {
     if graph != CUgraph::NULL {
         // SAFETY: the graph is ours, and nobody has its handle.
         let call = move |driver: Driver| unsafe { call!(driver, cuGraphDestroy(graph)) };
         let name = stream.to_string();
-        stream.context().end_object(move || format!("graph of a capture on {name}"), call);
+        let during = move || format!("graph of a capture on {name}");
+        stream.context().end_objects(1 + inner, during, call);
     }
 }
 
 impl Drop for Capture {
     fn drop(&mut self) {
         if let Some(capture) = self.capture.get_mut().take() {
-            throw_away(&self.origin, capture, self.body.is_none());
+            let inner = self.touched.get_mut().inner;
+            throw_away(&self.origin, capture, self.body.is_none().then_some(inner));
         }
     }
 }

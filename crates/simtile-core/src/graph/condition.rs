@@ -161,6 +161,7 @@ impl Capture {
             Ok(Body { graph: body, node, root, capture: condition.capture })
         });
         let body = made.on::<GraphError>(|| format!("conditional node of a capture on {origin}"))?;
+        self.inner(1);
         on.capture_into(Some(body)).map_err(GraphError::from_stream)
     }
 
@@ -184,6 +185,7 @@ impl Capture {
         // (The driver's graph is the node's.)
         let body = CapturedGraph::new(stream.context(), CUgraph::NULL, body.id(), touched, kept);
         self.keep_all(body.kept());
+        self.inner(body.graphs() - 1);
         let calls = |driver, raw| Place::put_behind(driver, raw, node);
         let submit = Submit { outside: body.outside(), ..Submit::PLAIN };
         let on = || "conditional node".to_string();
@@ -232,6 +234,7 @@ impl SubmitBuilder<'_> {
         let accesses = body.replayed();
         let submit = Submit { outside: body.outside(), ..Submit::PLAIN };
         capture.record::<GraphError>(stream, &[], &accesses, None, submit, on, calls)?;
+        capture.inner(1 + body.graphs());
         Ok(Submission::nothing(stream))
     }
 }

@@ -210,6 +210,11 @@ impl CapturedGraph {
         &self.kept
     }
 
+    /// How many graphs it is, with those inside of its nodes.
+    pub(crate) fn graphs(&self) -> u64 {
+        1 + self.touched.inner
+    }
+
     /// Whether a replay may wait for something that is no work of a stream.
     pub(crate) fn outside(&self) -> Outside {
         self.touched.outside
@@ -446,7 +451,7 @@ impl Drop for CapturedGraph {
         }
         // SAFETY: the graph is ours; executables do not need it.
         let call = move |driver: Driver| unsafe { call!(driver, cuGraphDestroy(raw)) };
-        self.context.end_object(|| "drop of a graph".into(), call);
+        self.context.end_objects(self.graphs(), || "drop of a graph".into(), call);
     }
 }
 

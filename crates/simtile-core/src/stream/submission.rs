@@ -415,6 +415,7 @@ impl<'a> SubmitBuilder<'a> {
                 on,
                 calls,
             )?;
+            capture.inner(exec.graph().graphs());
             return Ok(Submission::nothing(self.stream));
         }
         let submit = Submit { current: false, what: What::GRAPH, outside, ..self.submit };

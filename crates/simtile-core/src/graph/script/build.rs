@@ -90,19 +90,19 @@ impl Drop for Built {
         if crate::sys::is_forked() {
             return;
         }
+        // Each by itself: if one cannot be ended, the other is all the same.
         let (graph, exec) = (self.graph, self.exec);
-        let call = move |driver: Driver| {
-            if !exec.is_null() {
-                // SAFETY: the executable is ours; what runs of it goes on.
-                unsafe { call!(driver, cuGraphExecDestroy(exec)) }?;
-            }
-            match graph.is_null() {
-                true => Ok(()),
-                // SAFETY: the graph is ours; executables do not need it.
-                false => unsafe { call!(driver, cuGraphDestroy(graph)) },
-            }
-        };
-        self.context.end_object(|| "drop of a memoised chain".into(), move |driver| relaxed(driver, call));
+        if !exec.is_null() {
+            // SAFETY: the executable is ours; what runs of it goes on.
+            let call = move |driver: Driver| unsafe { call!(driver, cuGraphExecDestroy(exec)) };
+            let during = || "drop of the executable of a memoised chain".into();
+            self.context.end_object(during, move |driver| relaxed(driver, call));
+        }
+        if !graph.is_null() {
+            // SAFETY: the graph is ours; executables do not need it.
+            let call = move |driver: Driver| unsafe { call!(driver, cuGraphDestroy(graph)) };
+            self.context.end_object(|| "drop of a memoised chain".into(), call);
+        }
     }
 }
 

@@ -1,9 +1,12 @@
 //! Captures and graphs.
 
-use super::{Outcome, Rig, all, kernel};
+use super::{Outcome, Rig, all, expect, kernel};
+use crate::gpu::SOON;
 use crate::parked::wait;
-use simtile_async::{AsyncKernelLaunchBuilder, CudaGraph, DeviceOp, copy, fill, upload, zeros};
-use simtile_core::{DeviceBuffer, LaunchArgs};
+use simtile_async::{
+    AsyncKernelLaunchBuilder, Conditional, CudaGraph, DeviceOp, OpError, copy, fill, upload, zeros,
+};
+use simtile_core::{DeviceBuffer, LaunchArgs, Script};
 use simtile_types::LaunchConfig;
 
 pub(super) fn captures(rig: &Rig) -> Outcome {
@@ -84,4 +87,58 @@ pub(super) fn updates(rig: &Rig) -> Outcome {
         all("an update", &made.to_vec(&b)?, 5, 7)?;
     }
     Ok(())
+}
+
+/// Conditional nodes in bodies of others, and a body that is given up.
+pub(super) fn bodies(rig: &Rig) -> Outcome {
+    let context = &rig.contexts[0];
+    let (a, b) = (context.new_stream()?, context.new_stream()?);
+    let mut x = DeviceBuffer::<u32>::zeroed(&a, 16)?;
+    let mut y = DeviceBuffer::<u32>::zeroed(&b, 16)?;
+    let graph = CudaGraph::scope(&a, |scope| {
+        let (outer, inner) = (scope.condition(1)?, scope.condition(1)?);
+        scope.conditional(&outer, Conditional::If, |body| {
+            body.record(fill(&mut x, 3).map(drop))?;
+            body.conditional(&inner, Conditional::If, |body| body.record(fill(&mut y, 4).map(drop)))
+        })
+    })?;
+    graph.launch().sync_on(&b)?;
+    all("what a body filled", &x.to_vec(&b)?, 16, 3)?;
+    all("what its body filled", &y.to_vec(&a)?, 16, 4)?;
+    drop(graph);
+    let given_up = CudaGraph::scope(&a, |scope| {
+        let condition = scope.condition(1)?;
+        scope.conditional(&condition, Conditional::If, |body| {
+            body.record(fill(&mut x, 9).map(drop))?;
+            Err::<(), _>(OpError::user("no"))
+        })
+    });
+    expect("a body that is given up", &given_up.is_err(), &true)?;
+    x.fill(&a, 5)?;
+    all("behind a capture that was given up", &x.to_vec(&b)?, 16, 5)
+}
+
+/// A capture, an executable and a memoised chain that go where no call may be made.
+pub(super) fn elsewhere(rig: &Rig) -> Outcome {
+    let context = &rig.contexts[0];
+    let (a, b) = (context.new_stream()?, context.new_stream()?);
+    let mut x = DeviceBuffer::<u32>::zeroed(&a, 16)?;
+    let capture = a.begin_capture()?;
+    capture.submit(&a).fill(x.view_mut(), 1)?;
+    let exec = capture.finish()?.instantiate()?;
+    let script = Script::new(context);
+    let pass = script.begin();
+    script.submit(pass, &b).fill(x.view_mut(), 2)?;
+    b.submit().script(&script, pass)?;
+    b.submit().graph(&exec)?;
+    let capture = a.begin_capture()?;
+    capture.submit(&a).fill(x.view_mut(), 3)?;
+    // SAFETY: nothing is queued.
+    unsafe { b.submit().foreign(|_, _| drop(capture)) }?;
+    simtile_core::with_drops_elsewhere(|| drop((exec, script)));
+    b.synchronize()?;
+    expect("what is left", &context.drain(SOON).waiting, &0)?;
+    all("a replay behind a chain", &x.to_vec(&b)?, 16, 1)?;
+    x.fill(&a, 5)?;
+    all("behind a capture that ended elsewhere", &x.to_vec(&b)?, 16, 5)
 }

@@ -47,6 +47,8 @@ scenarios! {
     1 graphs::captures;
     1 graphs::core_captures;
     1 graphs::updates;
+    1 graphs::bodies;
+    1 graphs::elsewhere;
     1 operations::synchronous;
     1 operations::awaited;
     1 operations::given_up;
