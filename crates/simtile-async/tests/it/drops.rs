@@ -248,8 +248,12 @@ fn h4_no_drop_of_an_operation_makes_a_call_that_waits() {
         assert!(rig.sim.pending() > 0, "{what}: it waited for all of it");
         gate.open();
         assert!(rig.context.drain(SOON).is_complete(), "{what}");
-        let stats = rig.context.stats();
-        assert_eq!((stats.live_allocations, stats.failed_destroys), (0, 0), "{what}");
+        // What a worker was allocating for a future that has gone goes when it is there.
+        until(what, || {
+            rig.context.drain(SOON);
+            rig.context.stats().live_allocations == 0
+        });
+        assert_eq!(rig.context.stats().failed_destroys, 0, "{what}");
         rig.clean();
     }
 }

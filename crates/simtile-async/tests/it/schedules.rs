@@ -131,12 +131,13 @@ fn every_test_is_explored_or_says_why_not() {
         ("shared", include_str!("shared.rs")),
         ("transfers", include_str!("transfers.rs")),
     ];
-    let declared = include_str!("main.rs").lines().filter(|line| line.starts_with("mod ")).count();
-    assert_eq!(
-        declared,
-        modules.len() + 3,
-        "the modules, `common`, this one, and `explored`, which explores itself"
-    );
+    // What the tests share, and `explored`, which explores by itself.
+    const OTHERS: [&str; 4] = ["calls", "common", "explored", "schedules"];
+    let declared =
+        include_str!("main.rs").lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    for module in declared.filter(|module| !OTHERS.contains(module)) {
+        assert!(modules.iter().any(|(name, _)| *name == module), "{module} is in no list");
+    }
     let mut elsewhere: BTreeSet<String> = ELSEWHERE.iter().map(|(name, _)| (*name).to_owned()).collect();
     assert_eq!(elsewhere.len(), ELSEWHERE.len(), "named once");
     for (module, text) in modules {
