@@ -208,9 +208,10 @@ pub enum FindingKind {
         /// The value that breaks it.
         value: String,
     },
-    /// Threads of a block wait at different barriers, or some ended.
+    /// Threads of a block wait at different barriers, or some ended; or a thread executes an instruction for lanes of its warp to
+    /// which it does not belong.
     BarrierDivergence {
-        /// Which barrier, and who is where.
+        /// Which barrier, and who is where; or for which lanes.
         detail: String,
     },
 }

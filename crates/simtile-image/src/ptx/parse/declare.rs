@@ -256,7 +256,7 @@ impl Parser<'_> {
                 self.symbol(name, generic, Some(mask))
             }
             _ => Ok(match self.constant()? {
-                Constant::Integer(v) => InitValue::Integer(v),
+                Constant::Integer(v) | Constant::Unsigned(v) => InitValue::Integer(v),
                 Constant::Float32(v) => InitValue::Float32(v),
                 Constant::Float64(v) => InitValue::Float64(v),
             }),
@@ -267,7 +267,7 @@ impl Parser<'_> {
         let error = self.lexer.error("a mask");
         let Token::Number(text) = self.lexer.take()? else { return Err(error) };
         match super::expression::literal(text) {
-            Some(Constant::Integer(v)) => Ok(v),
+            Some(Constant::Integer(v) | Constant::Unsigned(v)) => Ok(v),
             _ => Err(error),
         }
     }

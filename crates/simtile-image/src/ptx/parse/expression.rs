@@ -7,10 +7,12 @@ use crate::ptx::lexer::Token;
 /// Deepest nesting of parentheses and unary operators.
 const DEPTH: u32 = 48;
 
-/// A constant: PTX computes integers in 64 bits, signed unless a literal says otherwise.
+/// A constant. Expressions follow the table of PTX ISA 4.5.6: integers have 64 bits and are signed unless a literal says otherwise or
+/// is too large; where one of two operands is unsigned, both are.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Constant {
     Integer(u64),
+    Unsigned(u64),
     Float32(u32),
     Float64(u64),
 }
@@ -18,9 +20,13 @@ pub(super) enum Constant {
 impl Constant {
     fn integer(self) -> Option<u64> {
         match self {
-            Self::Integer(v) => Some(v),
+            Self::Integer(v) | Self::Unsigned(v) => Some(v),
             _ => None,
         }
+    }
+
+    fn of(value: u64, unsigned: bool) -> Self {
+        if unsigned { Self::Unsigned(value) } else { Self::Integer(value) }
     }
 }
 
@@ -44,7 +50,8 @@ pub(super) fn literal(text: &str) -> Option<Constant> {
     } else {
         (digits, 10)
     };
-    u64::from_str_radix(digits, radix).ok().map(Constant::Integer)
+    let value = u64::from_str_radix(digits, radix).ok()?;
+    Some(Constant::of(value, lower.ends_with('u') || i64::try_from(value).is_err()))
 }
 
 impl Parser<'_> {
@@ -91,13 +98,14 @@ impl Parser<'_> {
                 self.lexer.take()?;
                 Ok(match self.unary(depth)? {
                     Constant::Integer(v) => Constant::Integer(v.wrapping_neg()),
+                    Constant::Unsigned(v) => Constant::Unsigned(v.wrapping_neg()),
                     Constant::Float32(v) => Constant::Float32(v ^ 1 << 31),
                     Constant::Float64(v) => Constant::Float64(v ^ 1 << 63),
                 })
             }
             Token::Punct('~') => {
                 self.lexer.take()?;
-                self.unary(depth)?.integer().map(|v| Constant::Integer(!v)).ok_or(error)
+                self.unary(depth)?.integer().map(|v| Constant::Unsigned(!v)).ok_or(error)
             }
             Token::Punct('!') => {
                 self.lexer.take()?;
@@ -106,10 +114,11 @@ impl Parser<'_> {
             Token::Punct('(') => {
                 self.lexer.take()?;
                 // A cast: (.s64) or (.u64).
-                if let Token::Dot("s64" | "u64") = self.lexer.token() {
+                if let Token::Dot(ty @ ("s64" | "u64")) = self.lexer.token() {
                     self.lexer.take()?;
                     self.punct(')')?;
-                    return self.unary(depth);
+                    let value = self.unary(depth)?.integer().ok_or(error)?;
+                    return Ok(Constant::of(value, ty == "u64"));
                 }
                 let value = self.binary(0, depth)?;
                 self.punct(')')?;
@@ -141,24 +150,26 @@ impl Parser<'_> {
                 Token::Punct('-') => ("-", 9),
                 Token::Punct('*') => ("*", 10),
                 Token::Punct('/') => ("/", 10),
-                Token::Punct('%') => ("%", 10),
+                // Alone it is no name.
+                Token::Ident("%") => ("%", 10),
                 _ => return Ok(left),
             };
             if rank < least {
                 return Ok(left);
             }
-            let error = self.lexer.error("integers around an operator");
+            let error = self.lexer.error("two integers or two numbers of f64 that the operator is for");
             self.lexer.take()?;
             if operator == "?" {
                 let yes = self.binary(1, depth)?;
                 self.punct(':')?;
                 let no = self.binary(0, depth)?;
-                left = if left.integer().ok_or(error)? != 0 { yes } else { no };
+                let chosen = if left.integer().ok_or(error)? != 0 { yes } else { no };
+                let unsigned = matches!(yes, Constant::Unsigned(_)) || matches!(no, Constant::Unsigned(_));
+                left = chosen.integer().map_or(chosen, |value| Constant::of(value, unsigned));
                 continue;
             }
             let right = self.binary(rank + 1, depth)?;
-            let (Some(a), Some(b)) = (left.integer(), right.integer()) else { return Err(error) };
-            left = Constant::Integer(fold(operator, a, b).ok_or(error)?);
+            left = fold(operator, left, right).ok_or(error)?;
         }
     }
 
@@ -209,7 +220,7 @@ impl Parser<'_> {
                 })
             }
             _ => Ok(match self.constant().map_err(|e| self.as_operand(e))? {
-                Constant::Integer(v) => Operand::Integer(v),
+                Constant::Integer(v) | Constant::Unsigned(v) => Operand::Integer(v),
                 Constant::Float32(v) => Operand::Float32(v),
                 Constant::Float64(v) => Operand::Float64(v),
             }),
@@ -277,29 +288,56 @@ impl Parser<'_> {
     }
 }
 
-/// One binary operator on 64-bit integers; `None` for a division by zero.
-fn fold(operator: &str, a: u64, b: u64) -> Option<u64> {
+/// One binary operator; `None` for operands that it is not for, and a division by zero.
+fn fold(operator: &str, left: Constant, right: Constant) -> Option<Constant> {
+    let truth = |is: bool| Constant::Integer(u64::from(is));
+    if let (Constant::Float64(a), Constant::Float64(b)) = (left, right) {
+        let (a, b) = (f64::from_bits(a), f64::from_bits(b));
+        let number = |value: f64| Constant::Float64(value.to_bits());
+        return Some(match operator {
+            "+" => number(a + b),
+            "-" => number(a - b),
+            "*" => number(a * b),
+            "/" => number(a / b),
+            "==" => truth(a == b),
+            "!=" => truth(a != b),
+            "<=" => truth(a <= b),
+            ">=" => truth(a >= b),
+            "<" => truth(a < b),
+            ">" => truth(a > b),
+            _ => return None,
+        });
+    }
+    let (a, b) = (left.integer()?, right.integer()?);
+    let unsigned_left = matches!(left, Constant::Unsigned(_));
+    let unsigned = unsigned_left || matches!(right, Constant::Unsigned(_));
     let (x, y) = (a as i64, b as i64);
-    let truth = u64::from;
+    let less = if unsigned { a < b } else { x < y };
+    let by = u32::try_from(b).unwrap_or(u32::MAX);
     Some(match operator {
         "||" => truth(a != 0 || b != 0),
         "&&" => truth(a != 0 && b != 0),
-        "|" => a | b,
-        "^" => a ^ b,
-        "&" => a & b,
+        "|" => Constant::Unsigned(a | b),
+        "^" => Constant::Unsigned(a ^ b),
+        "&" => Constant::Unsigned(a & b),
         "==" => truth(a == b),
         "!=" => truth(a != b),
-        "<=" => truth(x <= y),
-        ">=" => truth(x >= y),
-        "<" => truth(x < y),
-        ">" => truth(x > y),
-        "<<" => a.checked_shl(u32::try_from(b).ok()?).unwrap_or(0),
-        ">>" => a.checked_shr(u32::try_from(b).ok()?).unwrap_or(0),
-        "+" => a.wrapping_add(b),
-        "-" => a.wrapping_sub(b),
-        "*" => a.wrapping_mul(b),
-        "/" => x.checked_div(y)? as u64,
-        "%" => x.checked_rem(y)? as u64,
+        "<=" => truth(less || a == b),
+        ">=" => truth(!less),
+        "<" => truth(less),
+        ">" => truth(!less && a != b),
+        // The first operand keeps its type; a sign fills from the left.
+        "<<" => Constant::of(a.checked_shl(by).unwrap_or(0), unsigned_left),
+        ">>" if unsigned_left => Constant::Unsigned(a.checked_shr(by).unwrap_or(0)),
+        ">>" => Constant::Integer((x >> by.min(63)) as u64),
+        "+" => Constant::of(a.wrapping_add(b), unsigned),
+        "-" => Constant::of(a.wrapping_sub(b), unsigned),
+        "*" => Constant::of(a.wrapping_mul(b), unsigned),
+        "/" if b == 0 => return None,
+        "/" if unsigned => Constant::Unsigned(a / b),
+        "/" => Constant::Integer(x.wrapping_div(y) as u64),
+        // Of unsigned operands, with a signed result.
+        "%" => Constant::Integer(a.checked_rem(b)?),
         _ => return None,
     })
 }

@@ -1,11 +1,14 @@
 //! Arithmetic, bits, comparisons, conversions, video instructions.
 
 use super::modifiers::Modifiers;
-use super::{Decoder, Result};
+use super::{Decoder, Result, unsupported};
 use crate::ptx::code::{LaneFn, Logic, NONE, Op, PredSrc, Special, mode, window};
 use crate::ptx::lanes::convert::{self, Kind};
 use crate::ptx::lanes::{float, half, int, lanes, test};
 use simtile_image::ptx::{FunctionKind, Instruction, Operand, Type};
+
+/// Most variables in constant memory that an `isspacep.const` compares with.
+const MOST_CONSTANT_VARIABLES: usize = 256;
 
 impl Decoder<'_, '_> {
     /// Emits `dst = f(sources)`; missing sources are zero.
@@ -562,9 +565,13 @@ impl Decoder<'_, '_> {
                 self.alu(lanes!(|a: u64, b: u64| a.wrapping_add(b)), 0, dst, &[a, b])
             }
             "isspacep" => {
-                let Some(f) = m.next().and_then(test::in_space) else { return self.refuse() };
+                let space = m.next();
+                let Some(f) = space.and_then(test::in_space) else { return self.refuse() };
                 let [p, a] = self.operands::<2>(i)?;
-                let (a, yes) = (self.src(a, Type::U64)?, self.pred_dst(p)?);
+                let (mut a, yes) = (self.src(a, Type::U64)?, self.pred_dst(p)?);
+                if space == Some("const") {
+                    a = self.in_constant_memory(a)?;
+                }
                 let zero = self.constant(0);
                 let (logic, with) = (Logic::First, PredSrc::TRUE);
                 self.emit(Op::Test { f, mode: 0, src: [a, zero, zero], yes, no: NONE, logic, with })?;
@@ -593,6 +600,27 @@ impl Decoder<'_, '_> {
                 self.alu(f, 0, dst, &[a, own])
             }
         }
+    }
+
+    /// A slot that is 1 for the lanes whose address lies in a variable in constant memory, else 0.
+    fn in_constant_memory(&mut self, address: u32) -> Result<u32> {
+        let constant = self.image.globals.iter().enumerate().filter(|(_, global)| global.constant);
+        let variables: Vec<(u32, u64)> = constant.map(|(at, global)| (at as u32, global.bytes)).collect();
+        if variables.len() > MOST_CONSTANT_VARIABLES {
+            let text = format!("isspacep.const among {} variables in constant memory", variables.len());
+            return Err(unsupported(self.line, text));
+        }
+        let mut any = self.constant(0);
+        for (index, bytes) in variables {
+            let (base, inside, joined) = (self.names.temp(), self.names.temp(), self.names.temp());
+            self.emit_free(Op::GlobalAddr { dst: base, index, offset: 0 })?;
+            let bytes = self.constant(bytes);
+            let within = lanes!(|a: u64, base: u64, bytes: u64| u64::from(a.wrapping_sub(base) < bytes));
+            self.alu(within, 0, inside, &[address, base, bytes])?;
+            self.alu(lanes!(|a: u64, b: u64| a | b), 0, joined, &[any, inside])?;
+            any = joined;
+        }
+        Ok(any)
     }
 
     /// Scalar video instructions: `vadd`, `vsub`, `vabsdiff`, `vmin`, `vmax`, `vshl`, `vshr`, `vset`, `vmad`.

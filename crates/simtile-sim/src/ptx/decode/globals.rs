@@ -7,6 +7,8 @@ use simtile_image::ptx::{InitValue, Module, Space, Type, Variable};
 
 /// Most bytes of one initial value.
 const MOST_INIT: u64 = 256 << 20;
+/// Most bytes that the variables of a module in constant memory have together.
+const MOST_CONSTANT: u64 = 64 << 10;
 
 pub(super) fn collect<'m>(module: &'m Module, scope: &mut Scope<'m>, image: &mut Image) -> Result<()> {
     let of_functions =
@@ -39,8 +41,19 @@ pub(super) fn collect<'m>(module: &'m Module, scope: &mut Scope<'m>, image: &mut
             all.push(variable);
         }
     }
+    let mut constant = 0u64;
     for variable in all {
         let info = info(variable, scope)?;
+        if info.constant {
+            constant = constant.next_multiple_of(info.align.max(1)).saturating_add(info.bytes);
+            if constant > MOST_CONSTANT {
+                let text = format!(
+                    "with `{}` the variables in constant memory have {constant} bytes; at most {MOST_CONSTANT} are allowed",
+                    variable.name
+                );
+                return Err(malformed(variable.line, text));
+            }
+        }
         image.globals.push(info);
     }
     Ok(())

@@ -4,7 +4,7 @@ use super::grid::Run;
 use super::memory::Memory;
 use super::warp::{Env, Frame, Group, Wait, Warp, addresses, lanes_of, pred_of, put, put_pred};
 use super::{Result, each_lane, fault};
-use crate::exec::FaultReason;
+use crate::exec::{FaultReason, FindingKind};
 use crate::ptx::code::{
     Copy, Lanes, Mbar, MbarOp, NONE, Op, ReduxOp, ShflMode, Slot, Together, TogetherOp, VoteMode, window,
 };
@@ -28,6 +28,15 @@ impl Warp {
         }
         let parts =
             partition(lanes_of(&self.frames[group.depth as usize].regs, constants, together.members), mask);
+        if let Some(&(members, lanes)) = parts.iter().find(|(members, lanes)| lanes & !members != 0) {
+            // Undefined; what comes is what the lanes get that take part.
+            let lane = (lanes & !members).trailing_zeros();
+            let detail =
+                format!("lane {lane} executes an instruction for the lanes {members:#010x} of its warp");
+            let coords = env.blocks[self.block].coords;
+            let kind = FindingKind::BarrierDivergence { detail };
+            env.worker.report(group.pc, coords, self.index, lane, kind);
+        }
         let live = self.live();
         if parts.iter().all(|&(members, lanes)| members & live & !lanes == 0) {
             for (_, lanes) in parts {

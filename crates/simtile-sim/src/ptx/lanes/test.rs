@@ -169,7 +169,8 @@ pub(in crate::ptx) fn in_space(space: &str) -> Option<TestFn> {
         a >> 32 == base >> 32
     }
     Some(match space {
-        "global" => tests!(|s, _m| within(s[0], |a| a < window::SHARED)),
+        // The window of parameters is part of the global one.
+        "global" => tests!(|s, _m| within(s[0], |a| a < window::SHARED || window_of(a, window::PARAM))),
         "shared" | "shared::cta" => {
             tests!(
                 |s, _m| within(s[0], |a| window_of(a, window::SHARED) && a as u32 >> window::RANK_SHIFT == 0)
@@ -178,8 +179,8 @@ pub(in crate::ptx) fn in_space(space: &str) -> Option<TestFn> {
         "shared::cluster" => tests!(|s, _m| within(s[0], |a| window_of(a, window::SHARED))),
         "local" => tests!(|s, _m| within(s[0], |a| window_of(a, window::LOCAL))),
         "param" | "param::entry" => tests!(|s, _m| within(s[0], |a| window_of(a, window::PARAM))),
-        // Constant memory lies among global addresses here.
-        "const" => tests!(|_s, _m| 0),
+        // Constant memory lies among global addresses here; the decoder has compared with each of its variables.
+        "const" => tests!(|s, _m| within(s[0], |inside| inside != 0)),
         _ => return None,
     })
 }
