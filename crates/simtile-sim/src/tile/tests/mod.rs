@@ -7,6 +7,7 @@ mod arithmetic;
 mod artifacts;
 mod calls;
 mod control;
+mod flow;
 mod folds;
 mod fuzz;
 mod memory;
