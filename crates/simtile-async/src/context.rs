@@ -249,7 +249,8 @@ impl<'c> SubmitContext<'c> {
     }
 
     /// Runs `work`, which may take long (a module load, an allocation): here, if the calling thread may be held, else on a
-    /// thread of the runtime, and the operation is polled again when it has been done. `slot` keeps the work between polls.
+    /// thread of the runtime, and the operation is polled again when it has been done. `slot` keeps the work between polls. Under
+    /// `try_enqueue_on` it runs here, and what it submits waits for nothing: its outcome goes through [`SubmitContext::settle`].
     ///
     /// # Errors
     /// [`OpError::NoThread`]; a panic of `work` is [`OpError::Panicked`].
@@ -260,7 +261,8 @@ impl<'c> SubmitContext<'c> {
     ) -> Poll<Result<T, OpError>> {
         let waker = match self.patience {
             Patience::Task(waker) => waker,
-            _ => return Poll::Ready(Ok(work())),
+            Patience::Thread => return Poll::Ready(Ok(work())),
+            Patience::None => return Poll::Ready(Ok(simtile_core::without_waiting(work))),
         };
         let job = match slot {
             Some(job) => job,

@@ -137,10 +137,9 @@ impl<R, A, F> External<R, A, F> {
             // SAFETY: as above.
             None => unsafe { DeviceBuffer::uninit(&stream, bytes) },
         });
-        made.map(|made| {
-            self.scratch = Some(made??);
-            Ok(())
-        })
+        let made = core::task::ready!(made)?;
+        self.scratch = Some(core::task::ready!(cx.settle(made))?);
+        Poll::Ready(Ok(()))
     }
 }
 

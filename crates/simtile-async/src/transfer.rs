@@ -96,7 +96,7 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
                 (None, _) => DeviceBuffer::zeroed(&stream, 0),
             }
         }));
-        Poll::Ready(made.map_err(Into::into))
+        cx.settle(made)
     }
 }
 

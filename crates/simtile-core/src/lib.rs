@@ -78,5 +78,6 @@ pub use module::Module;
 pub use policy::{InsertedWaits, Policy};
 pub use stream::{
     AtomicScope, Room, Stream, StreamId, Submission, SubmitBuilder, in_host_function, with_drops_elsewhere,
+    without_waiting,
 };
 pub use symbol::{Constant, Global, Symbol};

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use simtile_async::prelude::*;
-use simtile_async::{download, fill, upload, zeros};
+use simtile_async::{download, external, fill, upload, upload_shared, zeros};
 use simtile_core::{DeviceBuffer, LaunchArgs, Stream};
 use simtile_driver::Entry;
 use simtile_driver::sys::CUresult;
@@ -307,6 +307,36 @@ fn everything_can_be_sent() {
     let _runtime = Runtime::with_driver(rig.sim.driver()).enter();
     send(&value(1).boxed().into_future());
     block_on(future).unwrap();
+}
+
+/// O4: what makes memory of its own says that the stream is full, too, and makes none.
+#[test]
+fn trying_to_make_memory_on_a_full_stream_waits_for_nothing() {
+    let rig = rig();
+    let mut buffer = DeviceBuffer::from_slice(&rig.stream, &[0u32; 8]).unwrap();
+    rig.stream.synchronize().unwrap();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    while fill(&mut buffer, 1).try_enqueue_on(&rig.stream).is_ok() {}
+    let live = rig.context.stats().live_allocations;
+    // On a thread of its own, so that the test ends if it waits.
+    let (tell, told) = std::sync::mpsc::channel();
+    let stream = rig.stream.clone();
+    std::thread::spawn(move || {
+        let full = |outcome: Result<(), OpError>| matches!(outcome, Err(OpError::QueueFull { .. }));
+        assert!(full(zeros::<f32>(100).map(drop).try_enqueue_on(&stream)));
+        assert!(full(upload(vec![1u8; 100]).map(drop).try_enqueue_on(&stream)));
+        assert!(full(upload_shared(Arc::<[u8]>::from([1u8; 100])).map(drop).try_enqueue_on(&stream)));
+        // SAFETY: it queues nothing.
+        let call = unsafe { external("nothing", (), |(), accesses| accesses, |_| Ok::<_, OpError>(())) };
+        assert!(full(call.workspace(64).try_enqueue_on(&stream)));
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(Duration::from_secs(10)).expect("it waited for a permit");
+    assert_eq!(rig.context.stats().live_allocations, live);
+    gate.open();
+    rig.stream.synchronize().unwrap();
+    // And the stream takes them again.
+    zeros::<f32>(100).map(drop).try_enqueue_on(&rig.stream).unwrap();
 }
 
 /// O4: with one permit left, a poll submits its work and asks for its end without waiting for another permit: on a one-thread executor nobody

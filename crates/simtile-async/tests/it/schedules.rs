@@ -21,6 +21,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "futures::a_poll_that_takes_the_last_permit_waits_for_no_other",
         "it watches a thread of std from outside",
     ),
+    (
+        "futures::trying_to_make_memory_on_a_full_stream_waits_for_nothing",
+        "it watches a thread of std from outside",
+    ),
     ("loss::a_fault_resolves_everything_in_time", "it explores 40 schedules itself"),
     (
         "reports::fr_f10_tasks_that_move_between_threads_need_nothing_of_them",

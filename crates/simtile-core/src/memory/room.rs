@@ -105,6 +105,9 @@ impl Context {
 
     /// Waits for what is still running, at most [`Context::oom_wait`], holding nothing. Whether anything has finished.
     pub(super) fn wait_for_room(&self) -> bool {
+        if crate::stream::waits_for_nothing() {
+            return false;
+        }
         let tracker = self.tracker();
         let mut tails = tracker.tails();
         let before = tails.len();

@@ -192,7 +192,9 @@ impl Stream {
                 Err(Across::Failed(shared, error)) => (shared, error),
             };
             match error {
-                error @ (SubmitError::Busy(_) | SubmitError::Full { .. }) if !submit.patient => {
+                error @ (SubmitError::Busy(_) | SubmitError::Full { .. })
+                    if !submit.patient || super::waits_for_nothing() =>
+                {
                     return Err(Across::Failed(shared, error));
                 }
                 SubmitError::Busy(_) => simtile_sync::thread::yield_now(),

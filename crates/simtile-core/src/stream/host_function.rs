@@ -16,6 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     static HURRIED: Cell<bool> = const { Cell::new(false) };
+    static IMPATIENT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether the calling thread is inside a host function of this runtime.
@@ -36,6 +37,26 @@ pub fn with_drops_elsewhere<R>(run: impl FnOnce() -> R) -> R {
     }
     let _back = Back(HURRIED.replace(true));
     run()
+}
+
+/// Runs code whose submissions are to wait for nothing, as by [`SubmitBuilder::no_wait`](crate::SubmitBuilder::no_wait): those, too, that it has no
+/// builder of, such as the ones that make buffers. Allocations do not wait for memory.
+pub fn without_waiting<R>(run: impl FnOnce() -> R) -> R {
+    /// Also after a panic.
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            IMPATIENT.set(self.0);
+        }
+    }
+    let _back = Back(IMPATIENT.replace(true));
+    run()
+}
+
+/// Whether submissions of this thread wait for nothing.
+#[inline]
+pub(crate) fn waits_for_nothing() -> bool {
+    IMPATIENT.try_with(Cell::get).unwrap_or(false)
 }
 
 /// Whether drops on this thread must not call the driver: in a host function they may not, in a poll they take too long.

@@ -134,6 +134,9 @@ impl Launch {
                 return;
             }
             drop(told);
+            if super::run::is_lost(&core.state.lock(), context) {
+                return;
+            }
             core.report(Report::finding(finding).on_stream(Some(stream.to_owned())));
         };
         let print = |bytes: &[u8]| core.printf.write(context, bytes);

@@ -52,6 +52,12 @@ struct Job {
     cancel: Arc<simtile_sync::atomic::AtomicBool>,
 }
 
+/// Whether a context was lost. What was queued in it is dropped then, frees among it, while its kernels still run: what they find
+/// from there on says nothing about the program.
+pub(crate) fn is_lost(state: &State, context: u64) -> bool {
+    state.contexts.get(&context).is_none_or(|context| context.lost.is_some())
+}
+
 impl Job {
     /// A log of what it touches.
     fn log(&self) -> AccessLog {
@@ -348,7 +354,9 @@ impl Core {
         }
         self.forget_if_empty(state, uid);
         if let Outcome::Lost(code, report) = outcome {
-            self.report(*report);
+            if !is_lost(state, context) {
+                self.report(*report);
+            }
             self.lose(state, context, code);
         }
     }
@@ -560,7 +568,9 @@ impl Core {
         }
         let late = touched;
         let touched = [early, late.clone()].concat();
-        if let Some(declared) = job.declared() {
+        if let Some(declared) = job.declared()
+            && !is_lost(state, job.context)
+        {
             self.compare_declared(job, declared, &touched);
         }
         if self.config.checks.races {
