@@ -13,6 +13,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("cuMemPoolSetAccess", "between two devices: core_peers"),
     ("cuMemcpyPeerAsync", "between two devices: core_peers"),
     ("cuMulticast*", "never on a real device; on the simulator: core_memory"),
+    ("cuGraphAddDependencies", GRAPHS),
     ("cuGraphAddKernelNode", GRAPHS),
     ("cuGraphAddMemcpyNode", GRAPHS),
     ("cuGraphAddMemsetNode", GRAPHS),
@@ -25,6 +26,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("cuGraphGetEdges_v2", GRAPHS),
     ("cuGraphKernelNodeSetAttribute", GRAPHS),
     ("cuGraphKernelNodeSetParams", GRAPHS),
+    ("cuStreamBeginCaptureToGraph", GRAPHS),
 ];
 
 /// Calls that build and change graphs.
