@@ -163,6 +163,21 @@ impl<'c> SubmitContext<'c> {
         self
     }
 
+    /// The same; a task is woken by this waker.
+    pub(crate) fn woken_by<'s>(&'s self, waker: &'s Waker) -> SubmitContext<'s> {
+        let patience = match self.patience {
+            Patience::Task(_) => Patience::Task(waker),
+            Patience::Thread => Patience::Thread,
+            Patience::None => Patience::None,
+        };
+        SubmitContext { patience, ..*self }
+    }
+
+    /// Whether nothing is waited for, and nobody comes again.
+    pub(crate) fn is_impatient(&self) -> bool {
+        matches!(self.patience, Patience::None)
+    }
+
     /// The same, for an operation of this name.
     pub(crate) fn labelled<'s>(&'s self, label: &'s Arc<str>) -> SubmitContext<'s> {
         SubmitContext { label: Some(label), ..*self }
@@ -259,19 +274,21 @@ impl<'c> SubmitContext<'c> {
         slot: &mut Option<worker::Job<T>>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Poll<Result<T, OpError>> {
-        let waker = match self.patience {
-            Patience::Task(waker) => waker,
-            Patience::Thread => return Poll::Ready(Ok(work())),
-            Patience::None => return Poll::Ready(Ok(simtile_core::without_waiting(work))),
-        };
-        let job = match slot {
-            Some(job) => job,
-            None => match worker::start(work) {
+        // What a poll has started is waited for, whoever asks now.
+        let job = match (slot.as_mut(), self.patience) {
+            (Some(job), _) => job,
+            (None, Patience::Thread) => return Poll::Ready(Ok(work())),
+            (None, Patience::None) => return Poll::Ready(Ok(simtile_core::without_waiting(work))),
+            (None, Patience::Task(_)) => match worker::start(work) {
                 Ok(job) => slot.insert(job),
                 Err(error) => return Poll::Ready(Err(error)),
             },
         };
-        let polled = job.poll(waker);
+        let polled = match self.patience {
+            Patience::Task(waker) => job.poll(waker),
+            Patience::Thread => Poll::Ready(job.wait()),
+            Patience::None => job.done().map_or(Poll::Pending, Poll::Ready),
+        };
         if polled.is_ready() {
             *slot = None;
         }

@@ -41,7 +41,7 @@ into_future!(LoadModule);
 #[must_use = "operations are lazy"]
 pub struct LoadFunction {
     what: Option<(Arc<Module>, String)>,
-    job: Option<Job<Result<Function, ModuleError>>>,
+    job: Option<Job<Option<Result<Function, ModuleError>>>>,
 }
 
 /// A kernel of a module. Its code is loaded, and the stack limit raised to what it needs, so that its launches do not stall.
@@ -53,21 +53,14 @@ impl DeviceOp for LoadFunction {
     type Output = Function;
 
     fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<Function, OpError>> {
-        if let Some((module, name)) = self.what.take() {
-            match cx.offload(&mut self.job, move || module.load_function(&name)) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(loaded) => return Poll::Ready(loaded.and_then(|loaded| Ok(loaded?))),
-            }
-        }
-        let (Some(job), Some(waker)) = (&mut self.job, cx.waker()) else {
-            return Poll::Ready(Err(OpError::Finished));
-        };
-        match job.poll(waker) {
+        // (Not run if an earlier poll has handed it over.)
+        let what = self.what.take();
+        let load = move || what.map(|(module, name)| module.load_function(&name));
+        match cx.offload(&mut self.job, load) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(loaded) => {
-                self.job = None;
-                Poll::Ready(loaded.and_then(|loaded| Ok(loaded?)))
-            }
+            Poll::Ready(Ok(Some(loaded))) => Poll::Ready(Ok(loaded?)),
+            Poll::Ready(Ok(None)) => Poll::Ready(Err(OpError::Finished)),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
         }
     }
 }

@@ -35,7 +35,7 @@ macro_rules! ready {
 #[must_use = "operations are lazy"]
 pub struct Create<T: DeviceCopy> {
     from: Option<From<T>>,
-    job: Option<Job<Result<DeviceBuffer<T>, MemoryError>>>,
+    job: Option<Job<Option<Result<DeviceBuffer<T>, MemoryError>>>>,
 }
 
 enum From<T> {
@@ -80,23 +80,35 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
             };
             return Poll::Ready(made.map_err(Into::into));
         }
-        let (stream, from) = (cx.stream().clone(), from.take());
+        let stream = cx.stream().clone();
         let pool = cx.execution().pool().cloned();
-        let made = ready!(cx.offload(job, move || {
+        let make = move |from: &From<T>| {
             let filled = |values: &[T]| match &pool {
                 Some(pool) => pool.from_slice(&stream, values),
                 None => DeviceBuffer::from_slice(&stream, values),
             };
             match (from, &pool) {
-                (Some(From::Zeros(len)), Some(pool)) => pool.zeroed(&stream, len),
-                (Some(From::Zeros(len)), None) => DeviceBuffer::zeroed(&stream, len),
-                (Some(From::Values(values)), _) => filled(&values),
-                (Some(From::Shared(values)), _) => filled(&values),
-                // Only the first call starts the work.
-                (None, _) => DeviceBuffer::zeroed(&stream, 0),
+                (From::Zeros(len), Some(pool)) => pool.zeroed(&stream, *len),
+                (From::Zeros(len), None) => DeviceBuffer::zeroed(&stream, *len),
+                (From::Values(values), _) => filled(values),
+                (From::Shared(values), _) => filled(values),
             }
-        }));
-        cx.settle(made)
+        };
+        // Who is refused for want of room has tried nothing: it may be asked again.
+        if let (None, Some(source), true) = (&*job, &*from, cx.is_impatient()) {
+            let made = simtile_core::without_waiting(|| make(source));
+            let settled = cx.settle(made);
+            if !matches!(settled, Poll::Ready(Err(OpError::QueueFull { .. }))) {
+                *from = None;
+            }
+            return settled;
+        }
+        let from = from.take();
+        // (Not run if an earlier poll has handed it over.)
+        match ready!(cx.offload(job, move || from.map(|from| make(&from)))) {
+            Some(made) => cx.settle(made),
+            None => Poll::Ready(Err(OpError::Finished)),
+        }
     }
 }
 

@@ -31,7 +31,7 @@ static WORKERS: Worlds<Workers> = Worlds::new();
 
 /// Work that was handed over. Dropping it does not stop the work.
 pub struct Job<T> {
-    slot: Arc<Mutex<Slot<T>>>,
+    slot: Arc<(Mutex<Slot<T>>, Condvar)>,
 }
 
 struct Slot<T> {
@@ -41,7 +41,7 @@ struct Slot<T> {
 
 impl<T> Job<T> {
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<T, OpError>> {
-        let mut slot = self.slot.lock();
+        let mut slot = self.slot.0.lock();
         match slot.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => {
@@ -54,10 +54,29 @@ impl<T> Job<T> {
     }
 }
 
+impl<T> Job<T> {
+    /// Waits until it has been done, on this thread.
+    pub(crate) fn wait(&mut self) -> Result<T, OpError> {
+        let (slot, done) = &*self.slot;
+        let mut slot = slot.lock();
+        loop {
+            match slot.outcome.take() {
+                Some(outcome) => return outcome,
+                None => done.wait(&mut slot),
+            }
+        }
+    }
+
+    /// What came of it, if it has been done.
+    pub(crate) fn done(&mut self) -> Option<Result<T, OpError>> {
+        self.slot.0.lock().outcome.take()
+    }
+}
+
 impl<T> Drop for Job<T> {
     fn drop(&mut self) {
         // Nobody is to be woken any more.
-        let old = self.slot.lock().waker.take();
+        let old = self.slot.0.lock().waker.take();
         drop(old);
     }
 }
@@ -70,14 +89,16 @@ impl<T> core::fmt::Debug for Job<T> {
 
 /// Hands work over.
 pub(crate) fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<Job<T>, OpError> {
-    let slot = Arc::new(Mutex::new(Slot { outcome: None, waker: None }));
+    let slot = Arc::new((Mutex::new(Slot { outcome: None, waker: None }), Condvar::new()));
     let job = Job { slot: slot.clone() };
     let run = move || {
         let outcome = catch_unwind(AssertUnwindSafe(work)).map_err(|payload| OpError::panicked(&*payload));
+        let (slot, done) = &*slot;
         let mut slot = slot.lock();
         slot.outcome = Some(outcome);
         let waker = slot.waker.take();
         drop(slot);
+        done.notify_all();
         if let Some(waker) = waker {
             waker.wake();
         }

@@ -1,13 +1,16 @@
 //! An operation that runs once and is asked for by many.
 //!
-//! It is in nobody's hands, in those of one thread that submits it, or done. Whoever finds it in another thread's hands is woken when
-//! that thread lets go, done or not; whoever finds it in its own hands needs its own result. The operation, and what its output is
-//! made into, are other people's code: no lock is held meanwhile, and wakers are woken with none held.
+//! It is in nobody's hands, in those of one thread that submits it, or done. Whoever finds it in its own hands needs its own result.
+//! Every task that asks leaves its waker. The operation itself is given one waker for all of them, so that whatever it waits for wakes all:
+//! the task that asked last may be given up, and another one goes on. Whoever is done, or has waited in place, wakes all, too. The operation,
+//! and what its output is made into, are other people's code: no lock is held meanwhile, and wakers are woken with none held.
 
 use crate::{DeviceOp, OpError, SubmitContext};
 use core::task::{Poll, Waker};
 use simtile_sync::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::Wake;
 use std::thread::ThreadId;
 
 enum State<A, R> {
@@ -18,19 +21,63 @@ enum State<A, R> {
     Done(R),
 }
 
+/// Those who are to be woken, as one waker.
+#[derive(Default)]
+struct Askers(Mutex<(Vec<Waker>, u64)>);
+
+impl Askers {
+    /// Adds one, once.
+    fn add(&self, waker: &Waker) {
+        let list = &mut self.0.lock().0;
+        if !list.iter().any(|known| known.will_wake(waker)) {
+            list.push(waker.clone());
+        }
+    }
+
+    /// Takes one out who has an answer.
+    fn remove(&self, waker: &Waker) {
+        self.0.lock().0.retain(|known| !known.will_wake(waker));
+    }
+
+    /// How often they have been woken.
+    fn woken(&self) -> u64 {
+        self.0.lock().1
+    }
+
+    fn wake_all(&self) {
+        let wakers = {
+            let mut guard = self.0.lock();
+            guard.1 += 1;
+            core::mem::take(&mut guard.0)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Wake for Askers {
+    fn wake(self: Arc<Self>) {
+        self.wake_all();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.wake_all();
+    }
+}
+
 /// See the module. `R` is what is kept of the outcome.
 pub(crate) struct Once<A, R> {
-    state: Mutex<(State<A, R>, Vec<Waker>)>,
+    state: Mutex<State<A, R>>,
+    askers: Arc<Askers>,
 }
 
 impl<A, R> Once<A, R> {
     pub(crate) fn new(op: A) -> Self {
-        Self { state: Mutex::new((State::Waiting(Some(op)), Vec::new())) }
+        Self { state: Mutex::new(State::Waiting(Some(op))), askers: Arc::default() }
     }
 
     /// One that has run.
     pub(crate) fn done(result: R) -> Self {
-        Self { state: Mutex::new((State::Done(result), Vec::new())) }
+        Self { state: Mutex::new(State::Done(result)), askers: Arc::default() }
     }
 }
 
@@ -45,15 +92,14 @@ impl<A: DeviceOp, R> Once<A, R> {
     ) -> Poll<Result<T, OpError>> {
         let me = std::thread::current().id();
         let mut op = {
-            let mut guard = self.state.lock();
-            let (state, wakers) = &mut *guard;
-            match state {
+            let mut state = self.state.lock();
+            match &mut *state {
                 State::Done(result) => return Poll::Ready(answer(result)),
                 State::Polled(thread) if *thread == me => return Poll::Ready(Err(OpError::Reentrant)),
                 State::Polled(_) => {
                     // A thread that may wait in place comes again with a waker.
                     if let Some(waker) = cx.waker() {
-                        wakers.push(waker.clone());
+                        self.askers.add(waker);
                     }
                     return Poll::Pending;
                 }
@@ -66,19 +112,33 @@ impl<A: DeviceOp, R> Once<A, R> {
                 },
             }
         };
-        let polled = match catch_unwind(AssertUnwindSafe(|| op.poll_submit(cx))) {
+        let before = self.askers.woken();
+        if let Some(waker) = cx.waker() {
+            self.askers.add(waker);
+        }
+        let all = Waker::from(self.askers.clone());
+        let polled = match catch_unwind(AssertUnwindSafe(|| op.poll_submit(&mut cx.woken_by(&all)))) {
             Ok(polled) => polled,
             Err(payload) => Poll::Ready(Err(OpError::panicked(&*payload))),
         };
         match polled {
             Poll::Pending => {
-                self.let_go(State::Waiting(Some(op)), |_| ());
+                // Without a task nothing will wake the others; and who was woken meanwhile may have come too early.
+                self.let_go(State::Waiting(Some(op)), cx.waker().map(|_| before), |_| ());
                 Poll::Pending
+            }
+            // Nothing was tried for want of room, and nobody's result is this.
+            Poll::Ready(Err(error @ OpError::QueueFull { .. })) if cx.is_impatient() => {
+                self.let_go(State::Waiting(Some(op)), None, |_| ());
+                Poll::Ready(Err(error))
             }
             Poll::Ready(outcome) => {
                 drop(op);
+                if let Some(waker) = cx.waker() {
+                    self.askers.remove(waker);
+                }
                 let next = State::Done(keep(outcome));
-                Poll::Ready(self.let_go(next, |state| match state {
+                Poll::Ready(self.let_go(next, None, |state| match state {
                     State::Done(result) => answer(result),
                     State::Waiting(_) | State::Polled(_) => Err(OpError::Finished),
                 }))
@@ -86,16 +146,22 @@ impl<A: DeviceOp, R> Once<A, R> {
         }
     }
 
-    /// Puts it out of this thread's hands. Those who found it there try again: if it only got so far, one of them may go on.
-    fn let_go<T>(&self, next: State<A, R>, answer: impl FnOnce(&mut State<A, R>) -> T) -> T {
-        let mut guard = self.state.lock();
-        let old = core::mem::replace(&mut guard.0, next);
-        let answer = answer(&mut guard.0);
-        let wakers = core::mem::take(&mut guard.1);
-        drop(guard);
+    /// Puts it out of this thread's hands. Those who are woken try again: if it only got so far, one of them may go on. `unless`: nobody is,
+    /// if they have not been woken since they had been so often.
+    fn let_go<T>(
+        &self,
+        next: State<A, R>,
+        unless: Option<u64>,
+        answer: impl FnOnce(&mut State<A, R>) -> T,
+    ) -> T {
+        let mut state = self.state.lock();
+        let old = core::mem::replace(&mut *state, next);
+        let answer = answer(&mut state);
+        drop(state);
         drop(old);
-        for waker in wakers {
-            waker.wake();
+        // Asked after others can take it: who is woken from here on finds it.
+        if unless.is_none_or(|before| self.askers.woken() != before) {
+            self.askers.wake_all();
         }
         answer
     }

@@ -2,10 +2,11 @@
 
 use crate::common::*;
 use simtile_async::prelude::*;
-use simtile_async::{download, fill, shared, upload};
+use simtile_async::{download, fill, load_module, shared, upload, zeros};
 use simtile_core::DeviceBuffer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 /// Makes a buffer, and counts how often.
@@ -162,7 +163,75 @@ fn each_leaf_of_a_diamond_runs_once() {
     }
 }
 
+/// What a poll has handed to a thread of the runtime is waited for by whoever asks next, however it may wait.
+#[test]
+fn work_that_a_poll_has_begun_is_everybodys() {
+    let rig = rig();
+    let waker = Arc::<Count>::default();
+    for form in 0..3 {
+        let made = zeros::<u32>(100).shared();
+        let mut first = made.clone().on(&rig.stream);
+        let _ = poll_once(&mut first, &waker);
+        let second = match form {
+            0 => made.clone().sync_on(&rig.stream),
+            1 => made.clone().enqueue_on(&rig.stream),
+            _ => loop {
+                match made.clone().try_enqueue_on(&rig.stream) {
+                    Err(OpError::QueueFull { .. }) => simtile_sync::thread::yield_now(),
+                    outcome => break outcome,
+                }
+            },
+        };
+        assert_eq!(second.unwrap().len(), 100, "{form}");
+        assert_eq!(block_on(first).unwrap().len(), 100, "{form}");
+        let loaded = load_module(SAXPY.as_bytes()).shared();
+        let mut first = loaded.clone().on(&rig.stream);
+        let _ = poll_once(&mut first, &waker);
+        loaded.sync_on(&rig.stream).unwrap();
+        block_on(first).unwrap();
+    }
+}
+
+/// Whoever asked is woken, also if the task that asked last has been given up.
+#[test]
+fn every_task_that_asked_is_woken() {
+    let rig = rig();
+    for given_up in [false, true] {
+        let made = zeros::<u32>(1 << 12).shared();
+        let (one, two) = (Arc::<Count>::default(), Arc::<Count>::default());
+        let (mut first, mut second) = (made.clone().on(&rig.stream), made.on(&rig.stream));
+        let (a, b) = (poll_once(&mut first, &one), poll_once(&mut second, &two));
+        if given_up {
+            drop(second);
+        } else if b.is_pending() {
+            until("the second", || two.get() > 0);
+        }
+        if a.is_pending() {
+            until("the first", || one.get() > 0);
+            until("its end", || matches!(poll_once(&mut first, &one), Poll::Ready(Ok(_))));
+        }
+    }
+}
+
+/// A full stream says nothing about the operation: its clones may try later.
+#[test]
+fn a_try_that_is_refused_spoils_no_clone() {
+    let rig = rig();
+    let mut buffer = DeviceBuffer::from_slice(&rig.stream, &[0u32; 8]).unwrap();
+    rig.stream.synchronize().unwrap();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    while fill(&mut buffer, 1).try_enqueue_on(&rig.stream).is_ok() {}
+    let made = upload(vec![1u32, 2, 3]).shared();
+    assert!(matches!(made.clone().try_enqueue_on(&rig.stream), Err(OpError::QueueFull { .. })));
+    gate.open();
+    rig.stream.synchronize().unwrap();
+    assert_eq!(made.then(download).sync_on(&rig.stream).unwrap(), [1, 2, 3]);
+}
+
 crate::schedules::explored!(
+    work_that_a_poll_has_begun_is_everybodys
+    every_task_that_asked_is_woken
+    a_try_that_is_refused_spoils_no_clone
     the_ancestor_runs_once_for_all_clones
     a_ready_value_can_be_shared
     two_threads_on_two_streams_see_one_value_in_order

@@ -330,7 +330,7 @@ fn malformed_calls() {
         let mut k = K::new("malformed", &[]);
         named(&mut k, callee, arguments);
         let fault = load_module(k.module(), TRAITS, &TileFunctions::new()).err();
-        let Some(LoadFault::Malformed { at: crate::exec::At::Module, what }) = fault else {
+        let Some(LoadFault::Malformed { at: crate::exec::At::Operation(0), what }) = fault else {
             panic!("{fault:?}")
         };
         assert!(what.contains(expected), "{what}; expected {expected}");
