@@ -192,7 +192,7 @@ pub trait DeviceOp: Send + Sized {
         drive::enqueue(self, &ExecutionContext::new(stream))
     }
 
-    /// As [`DeviceOp::enqueue_on`], without waiting for room.
+    /// As [`DeviceOp::enqueue_on`], without waiting for room. One that loads code waits for the driver's load, as always.
     ///
     /// # Errors
     /// [`OpError::QueueFull`]; what an operation of several parts had submitted by then stays submitted.

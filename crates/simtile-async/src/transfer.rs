@@ -31,11 +31,14 @@ macro_rules! ready {
     };
 }
 
+/// What making a buffer gives.
+type Made<T> = Result<DeviceBuffer<T>, MemoryError>;
+
 /// A new buffer that is filled by an operation.
 #[must_use = "operations are lazy"]
 pub struct Create<T: DeviceCopy> {
     from: Option<From<T>>,
-    job: Option<Job<Option<Result<DeviceBuffer<T>, MemoryError>>>>,
+    job: Option<Job<Option<Made<T>>>>,
 }
 
 enum From<T> {
