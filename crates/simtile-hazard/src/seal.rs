@@ -61,6 +61,7 @@ impl<B: Backend> Inner<B> {
                 return false;
             }
         }
+        // no site: whoever seals has one.
         if self.seal_once(stream, state) {
             return true;
         }
