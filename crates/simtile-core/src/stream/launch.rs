@@ -1,6 +1,7 @@
 //! The raw launch.
 
 use super::Stream;
+use super::submission::declare;
 use crate::error::{LaunchError, On, StreamError};
 use crate::launch::launch;
 use crate::{Function, LaunchArgs, LaunchOptions};
@@ -51,11 +52,7 @@ impl Stream {
         }
         let declared = builder.declared().filter(|declared| !declared.is_empty());
         let launch = |driver: Driver, raw: CUstream| {
-            if let (Some(extras), Some(declared)) = (driver.table().extras, &declared) {
-                // SAFETY: extras take their own driver's state; the stream is alive. Without the declaration the checker
-                // checks less, which is no failure.
-                let _ = unsafe { (extras.declare_named)(driver.state(), raw, declared) };
-            }
+            declare(driver, raw, declared.as_deref(), false);
             // SAFETY: the caller's.
             unsafe { launch(driver, raw, function, &options, args) }
         };

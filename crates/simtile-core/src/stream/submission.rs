@@ -257,11 +257,7 @@ impl<'a> SubmitBuilder<'a> {
             true,
             || format!("launch of {function}"),
             |driver, raw| {
-                if let (Some(extras), Some(declared)) = (driver.table().extras, &declared) {
-                    // SAFETY: extras take their own driver's state; the stream is alive. Without the declaration the checker
-                    // checks less, which is no failure.
-                    let _ = unsafe { (extras.declare)(driver.state(), raw, declared) };
-                }
+                declare(driver, raw, declared.as_deref(), true);
                 // SAFETY: the caller's.
                 unsafe { launch(driver, raw, function, &options, args) }
             },
@@ -596,6 +592,17 @@ impl<'a> SubmitBuilder<'a> {
         let used: SmallVec<[&Allocation; 8]> =
             self.touches.as_slice().iter().map(|touch| touch.allocation).collect();
         self.stream.refused(error, &used, || format!("{} on {}", on(), self.stream))
+    }
+}
+
+/// Tells a simulated driver what the next launch of a live stream declares: `all` that it touches, or only how it uses what is named.
+#[inline]
+pub(super) fn declare(driver: Driver, raw: CUstream, declared: Option<&[DeclaredAccess]>, all: bool) {
+    if let (Some(extras), Some(declared)) = (driver.table().extras, declared) {
+        let tell = if all { extras.declare } else { extras.declare_named };
+        // SAFETY: extras take their own driver's state; the stream is alive. Without the declaration the checker checks less, which
+        // is no failure.
+        let _ = unsafe { tell(driver.state(), raw, declared) };
     }
 }
 
