@@ -31,6 +31,14 @@ pub enum OpError {
         /// The stream.
         stream: String,
     },
+    /// It may wait for other work, and the call must not wait.
+    #[error(
+        "{what} may wait for all work of the context, and this call waits for nothing: do it before, or use enqueue_on"
+    )]
+    WouldWait {
+        /// The operation.
+        what: &'static str,
+    },
     /// A closure, or the operation that it made, panicked. What was submitted before stays submitted.
     #[error("a closure of the operation panicked: {message}")]
     Panicked {

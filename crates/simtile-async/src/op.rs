@@ -192,10 +192,10 @@ pub trait DeviceOp: Send + Sized {
         drive::enqueue(self, &ExecutionContext::new(stream))
     }
 
-    /// As [`DeviceOp::enqueue_on`], without waiting for room. One that loads code waits for the driver's load, as always.
+    /// As [`DeviceOp::enqueue_on`], without waiting for room, or for anything else.
     ///
     /// # Errors
-    /// [`OpError::QueueFull`]; what an operation of several parts had submitted by then stays submitted.
+    /// [`OpError::QueueFull`]; [`OpError::WouldWait`] of one that loads code; what an operation of several parts had submitted by then stays submitted.
     fn try_enqueue_on(self, stream: &Arc<Stream>) -> Result<Self::Output, OpError> {
         drive::try_enqueue(self, &ExecutionContext::new(stream))
     }

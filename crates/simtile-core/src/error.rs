@@ -170,6 +170,14 @@ family! {
             /// How many devices there are.
             count: usize,
         },
+        /// A runtime was given its devices, and this is none of them.
+        #[error("device {ordinal} is none of the runtime's devices, {devices:?}")]
+        NotOfTheRuntime {
+            /// What was asked for.
+            ordinal: usize,
+            /// Which ones it has.
+            devices: Vec<usize>,
+        },
     }
 }
 
@@ -204,6 +212,14 @@ family! {
             context: String,
             /// Which memory, and who holds it.
             why: String,
+        },
+        /// What was called would spoil the captures of graphs that go on.
+        #[error("{context}: captures of graphs go on ({captures}), and waiting for everything would spoil them")]
+        Capturing {
+            /// The context.
+            context: String,
+            /// How many captures have not ended.
+            captures: u64,
         },
         /// The device cannot be divided so.
         #[error("{device} has room for {limit} green contexts of at least {multiprocessors} multiprocessors, not for {count}")]

@@ -39,6 +39,7 @@ mod launch;
 mod load;
 mod memory;
 mod module;
+mod module_cache;
 mod policy;
 mod stream;
 mod symbol;
@@ -75,6 +76,7 @@ pub use memory::{
     PoolStats, RawDeviceBuffer, Refused, Residence, StagingBlock, align_size,
 };
 pub use module::Module;
+pub use module_cache::ModuleCache;
 pub use policy::{InsertedWaits, Policy};
 pub use stream::{
     AtomicScope, Room, Stream, StreamId, Submission, SubmitBuilder, in_host_function, with_drops_elsewhere,

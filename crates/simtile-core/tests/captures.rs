@@ -5,8 +5,8 @@ mod common;
 use common::start;
 use core::ffi::c_void;
 use simtile_core::{
-    Capture, Context, DeviceBuffer, Error, Function, GraphError, GraphExec, LaunchArgs, Script, Stream,
-    StreamError,
+    Capture, Context, ContextError, DeviceBuffer, Error, Function, GraphError, GraphExec, LaunchArgs, Script,
+    Stream, StreamError,
 };
 use simtile_driver::sys::{CUgraphExec, CUresult};
 use simtile_driver::{Entry, call};
@@ -478,4 +478,56 @@ fn transfers_through_staging_blocks_are_refused_in_captures_and_chains() {
     capture.finish().unwrap();
     stream.submit().upload(&mut block, &source, &buffer.view_mut(), 0, 64).unwrap().wait().unwrap();
     assert_eq!(buffer.to_vec(&stream).unwrap(), source);
+}
+
+/// What panics while it is recorded takes nothing from the stream: the capture goes on, and ends as any other.
+#[test]
+fn a_panic_in_foreign_work_that_is_recorded_leaves_the_capture_as_it_was() {
+    let (sim, context, stream) = start();
+    let other = context.new_stream().unwrap();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 16).unwrap();
+    let panics = |capture: &Capture, on: &Arc<Stream>| {
+        let run = || {
+            // SAFETY: it queues nothing.
+            unsafe { capture.submit(on).foreign(|_, _| std::panic::resume_unwind(Box::new("planned"))) }
+                .map(|(_, ())| ())
+        };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+    };
+    for give_up in [false, true] {
+        let capture = stream.begin_capture().unwrap();
+        panics(&capture, &stream);
+        capture.submit(&stream).fill(&mut buffer, 7).unwrap();
+        capture.add_stream(&other).unwrap();
+        panics(&capture, &other);
+        if give_up {
+            drop(capture);
+        } else {
+            stream.submit().graph(&capture.finish().unwrap().instantiate().unwrap()).unwrap();
+            assert_eq!(buffer.to_vec(&other).unwrap(), [7; 16]);
+        }
+        buffer.fill(&stream, 8).unwrap();
+        assert_eq!(buffer.to_vec(&other).unwrap(), [8; 16], "both streams take work again");
+    }
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}
+
+/// The driver would spoil the capture.
+#[test]
+fn waiting_for_everything_is_refused_beside_a_capture() {
+    let (sim, context, stream) = start();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 16).unwrap();
+    let capture = filling(&stream, &mut buffer);
+    let error = context.synchronize_all().unwrap_err();
+    assert!(matches!(error, ContextError::Capturing { captures: 1, .. }), "{error}");
+    assert_eq!(sim.counts().of(Entry::cuCtxSynchronize), 0);
+    capture.finish().unwrap();
+    context.synchronize_all().unwrap();
+    // One that does not begin counts for nothing.
+    assert!(context.legacy_default_stream().begin_capture().is_err());
+    sim.fail(Entry::cuStreamBeginCapture, 1, CUresult::CUDA_ERROR_UNKNOWN);
+    assert!(stream.begin_capture().is_err());
+    context.synchronize_all().unwrap();
+    drop(stream.begin_capture().unwrap());
+    context.synchronize_all().unwrap();
 }

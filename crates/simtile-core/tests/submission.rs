@@ -462,3 +462,29 @@ fn a_submission_of_a_lost_context_that_has_gone_tells_of_the_loss() {
         assert!(matches!(error, StreamError::ContextLost { .. }), "{error}");
     }
 }
+
+/// Whoever held many ends of work at once can give their events back.
+#[test]
+fn events_of_a_burst_are_given_back_by_a_trim() {
+    let (sim, context, stream) = start();
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 16).unwrap();
+    let held: Vec<_> = (0..300)
+        .map(|value| {
+            buffer.fill(&stream, value).unwrap();
+            stream.submit().awaited().order_only().unwrap()
+        })
+        .collect();
+    let counts = || (sim.counts().of(Entry::cuEventCreate), sim.counts().of(Entry::cuEventDestroy));
+    let (made, destroyed) = counts();
+    assert!(made >= 300, "{made}");
+    stream.synchronize().unwrap();
+    context.trim().unwrap();
+    assert!(counts().1 - destroyed < 100, "those that somebody holds are kept");
+    drop(held);
+    context.trim().unwrap();
+    let left = counts().0 - counts().1;
+    assert!(left <= 64, "{left} of {made} are left");
+    buffer.fill(&stream, 5).unwrap();
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [5; 16]);
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}

@@ -17,7 +17,7 @@ use crate::mutate::site;
 use crate::ranges::{Knowledge, Ranges, Touched, Toucher};
 use crate::region::Region;
 use crate::stats::Rule;
-use crate::stream::{Held, Later, Stream, StreamInner, StreamKind, StreamState};
+use crate::stream::{Held, Later, Stream, StreamInner, StreamKind};
 use crate::submit::Access;
 use crate::tracker::{Inner, Tracker};
 use crate::union::AccessUnion;
@@ -119,11 +119,21 @@ impl<B: Backend> Tracker<B> {
     ) -> Result<Capture<B>, SubmitError<B>> {
         let inner = &*self.inner;
         let id = inner.next_capture.fetch_add(1, Ordering::Relaxed);
-        enter(inner, &stream.inner, id, thread, begin)?;
-        inner.stats.fire(Rule::CaptureBegan);
         let members = vec![Member::new(0, Arc::clone(&stream.inner))];
+        // Counted before it is one, and given back by its drop: a count of 0 is the truth at every moment.
+        inner.captures.fetch_add(1, Ordering::SeqCst);
+        if let Err(error) = enter(inner, &stream.inner, id, thread, begin) {
+            inner.captures.fetch_sub(1, Ordering::SeqCst);
+            return Err(error);
+        }
+        inner.stats.fire(Rule::CaptureBegan);
         let world = World { members, lists: Vec::new(), accesses: Vec::new(), ended: false };
         Ok(Capture { tracker: self.clone(), id, world: Mutex::new(world) })
+    }
+
+    /// How many captures have not ended, those that are about to begin among them.
+    pub fn captures(&self) -> u64 {
+        self.inner.captures.load(Ordering::SeqCst)
     }
 }
 
@@ -243,7 +253,7 @@ impl<B: Backend> Capture<B> {
             self.follow(world, at, stamp)?;
         }
         self.touch(world, at, &list, device);
-        let result = self.on(&world.members[at].stream, |_, handle| enqueue(handle), Step::Enqueue);
+        let result = self.on(&world.members[at].stream, enqueue, Step::Enqueue);
         if result.is_err() {
             inner.stats.fire(Rule::EnqueueFailed);
         }
@@ -288,7 +298,7 @@ impl<B: Backend> Capture<B> {
                 (world.members[other].open - 1, event, frontier)
             }
         };
-        let wait = |_: &mut StreamState<B>, handle: &B::Stream| {
+        let wait = |handle: &B::Stream| {
             if site!(WaitCapture) { inner.backend.wait(handle, record.1.event()) } else { Ok(()) }
         };
         self.on(&world.members[at].stream, wait, Step::Wait)?;
@@ -348,7 +358,7 @@ impl<B: Backend> Capture<B> {
         if site!(BumpCapture) {
             member.open += 1;
         }
-        self.on(&member.stream, |_, handle| inner.backend.record(handle, event.event()), Step::Record)?;
+        self.on(&member.stream, |handle| inner.backend.record(handle, event.event()), Step::Record)?;
         member.unsealed = false;
         member.records.push((closed, event.clone(), member.frontier.clone()));
         Ok((event, member.frontier.clone()))
@@ -358,18 +368,15 @@ impl<B: Backend> Capture<B> {
     fn on<R>(
         &self,
         stream: &StreamInner<B>,
-        call: impl FnOnce(&mut StreamState<B>, &B::Stream) -> Result<R, B::Error>,
+        call: impl FnOnce(&B::Stream) -> Result<R, B::Error>,
         step: Step,
     ) -> Result<R, SubmitError<B>> {
         let inner = &*self.tracker.inner;
         let later = Later::new(inner);
         let mut held = Held::wait(inner, stream, &later);
-        let state = held.state();
-        // Taken out for the call, so that the call may have the rest of the state.
-        let Some(handle) = state.handle.take() else { return Err(SubmitError::Closed) };
-        let result = call(state, &handle);
-        state.handle = Some(handle);
-        result.map_err(|error| SubmitError::Driver { step, error })
+        // Lent, and never taken out: `call` may panic.
+        let Some(handle) = &held.state().handle else { return Err(SubmitError::Closed) };
+        call(handle).map_err(|error| SubmitError::Driver { step, error })
     }
 
     /// Joins all streams to the origin, calls `end` on it and gives the streams back. The set of accesses comes with what
@@ -383,7 +390,7 @@ impl<B: Backend> Capture<B> {
     ) -> Result<(R, CaptureSet), SubmitError<B>> {
         let joined = self.join();
         let mut world = self.world.lock();
-        let ended = self.on(&world.members[0].stream, |_, handle| end(handle), Step::Enqueue);
+        let ended = self.on(&world.members[0].stream, end, Step::Enqueue);
         let accesses = core::mem::take(&mut world.accesses);
         drop(world);
         drop(self);
@@ -394,7 +401,7 @@ impl<B: Backend> Capture<B> {
     /// Calls `end` on the origin and gives the streams back; for errors and panics.
     pub fn abandon<R>(self, end: impl FnOnce(&B::Stream) -> R) -> Option<R> {
         let world = self.world.lock();
-        let ended = self.on(&world.members[0].stream, |_, handle| Ok(end(handle)), Step::Enqueue).ok();
+        let ended = self.on(&world.members[0].stream, |handle| Ok(end(handle)), Step::Enqueue).ok();
         drop(world);
         ended
     }
@@ -431,6 +438,7 @@ impl<B: Backend> Drop for Capture<B> {
                 inner.serve_close(stream, state, &later);
             }
         }
+        inner.captures.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -1,7 +1,8 @@
 //! Events as data, and their pool.
 //!
 //! A slot holds one driver event for ever. While somebody may wait for it or query it, an [`EventRef`] counts it, and its
-//! epoch and frontier do not change. When the last reference goes, the slot returns to the pool.
+//! epoch and frontier do not change. When the last reference goes, the slot returns to the pool, which so has as many as were ever referred
+//! to at once, until it is trimmed.
 
 use crate::backend::Backend;
 use crate::frontier::Frontier;
@@ -55,6 +56,26 @@ impl<B: Backend> EventPool<B> {
             content: Mutex::new(content),
             home: Arc::downgrade(&self.0),
         }));
+    }
+
+    /// Takes out the free events beyond so many.
+    pub(crate) fn surplus(&self, keep: usize) -> Vec<B::Event> {
+        let taken = {
+            let mut free = self.0.free.lock();
+            let keep = keep.min(free.len());
+            let taken = free.split_off(keep);
+            self.0.count.store(free.len(), Ordering::Relaxed);
+            taken
+        };
+        let mut events = Vec::with_capacity(taken.len());
+        for slot in taken {
+            match Arc::try_unwrap(slot) {
+                Ok(slot) => events.push(slot.event),
+                // Whoever gave it back just now still has its own handle for a moment.
+                Err(slot) => self.0.give(slot),
+            }
+        }
+        events
     }
 
     /// An event that nobody else refers to.

@@ -65,6 +65,8 @@ pub(crate) struct Inner<B: Backend> {
     pub stats: Stats,
     pub wait_values: Mutex<SmallVec<[Stamp; 4]>>,
     pub next_capture: AtomicU64,
+    /// Captures that have not ended.
+    pub captures: AtomicU64,
     next_region: AtomicU64,
     /// Synchronisations of everything that have begun, and the newest that has ended.
     pub syncs_begun: AtomicU64,
@@ -108,12 +110,18 @@ impl<B: Backend> Tracker<B> {
             stats: Stats::new(),
             wait_values: Mutex::new(SmallVec::new()),
             next_capture: AtomicU64::new(1),
+            captures: AtomicU64::new(0),
             next_region: AtomicU64::new(1),
             syncs_begun: AtomicU64::new(0),
             syncs_done: AtomicU64::new(0),
         };
         inner.make_events();
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Takes out the free events that a burst of work, or of marks, has left over. Nobody refers to them: the caller destroys them.
+    pub fn take_surplus_events(&self) -> Vec<B::Event> {
+        self.inner.events.surplus(2 * self.inner.config.event_reserve)
     }
 
     /// The driver side.

@@ -51,8 +51,8 @@ pub use simtile_sim as sim;
 pub use simtile_types as types;
 
 pub use simtile_async::{
-    DeviceFuture, DeviceOp, DeviceOperation, DeviceOutput, ExecutionContext, OpError, Pending, Runtime,
-    RuntimeBuilder, RuntimeError, SchedulingPolicy, SubmitContext, join, zip,
+    DeviceFuture, DeviceOp, DeviceOperation, DeviceOutput, ExecutionContext, OpError, Pending, Plain,
+    Runtime, RuntimeBuilder, RuntimeError, SchedulingPolicy, SubmitContext, join, plain_output, zip,
 };
 pub use simtile_core::*;
 pub use simtile_driver::{Driver, DriverError, DriverKind};

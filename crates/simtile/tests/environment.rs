@@ -41,6 +41,15 @@ fn the_environment_chooses_the_driver() {
     let (out, _) = child(&[("SIMTILE_DRIVER", "sim"), ("SIMTILE_SIM", "devices=many")]);
     assert_eq!(out.matches("SIMTILE_SIM").count(), 3, "{out}");
 
+    let (out, err) = child(&[("SIMTILE_SIM", "devices=0")]);
+    if !out.contains("simulated=false") {
+        assert!(out.contains("auto: SIMTILE_SIM: devices=0 leaves nothing to run on"), "{out}");
+        assert!(!err.contains("running on"), "nothing runs: {err}");
+    }
+
+    let (out, _) = child(&[("SIMTILE_DRIVER", "nonsense")]);
+    assert!(out.contains("neither `cuda` nor `sim`"), "{out}");
+
     let (out, _) = child(&[("SIMTILE_DRIVER", "/nowhere/libcuda.so")]);
     assert_eq!(out.matches("SIMTILE_DRIVER=/nowhere/libcuda.so").count(), 3, "{out}");
 

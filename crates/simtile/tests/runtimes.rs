@@ -133,3 +133,19 @@ fn devices_with_little_memory_work() -> Result {
     }
     Ok(())
 }
+
+#[test]
+fn threads_of_a_test_take_the_runtime_along() -> Result {
+    let runtime = Runtime::simulated(&simulator(1));
+    let _entered = runtime.enter();
+    let values = vec![1u8, 2, 3];
+    let round = || upload(values.clone()).then(download).sync();
+    testing::scope(|scope| {
+        let there = scope.spawn(round);
+        assert_eq!(there.join().unwrap()?, values);
+        Ok::<_, simtile::OpError>(())
+    })?;
+    let there = testing::spawn("other", || upload(vec![4u8]).then(download).sync())?;
+    assert_eq!(there.join().unwrap()?, [4]);
+    Ok(())
+}

@@ -2,7 +2,7 @@
 
 use super::{Runtime, SPIN};
 use crate::worlds::Worlds;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use simtile_sync::Mutex;
 use simtile_sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,9 @@ static DEFAULT: Worlds<InForce> = Worlds::new();
 static SPIN_NANOS: AtomicU64 = AtomicU64::new(SPIN.as_nanos() as u64);
 
 thread_local! {
-    static ENTERED: RefCell<Vec<Runtime>> = const { RefCell::new(Vec::new()) };
+    /// With the numbers of their guards: those may end in any order.
+    static ENTERED: RefCell<Vec<(u64, Runtime)>> = const { RefCell::new(Vec::new()) };
+    static NEXT: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Runtime {
@@ -33,15 +35,47 @@ impl Runtime {
         default.0.lock().take()
     }
 
-    /// In force on the calling thread until the guard ends, whatever the default is.
+    /// In force on the calling thread until the guard ends, whatever the default is. Guards may end in any order: in force is what was
+    /// entered last of those that live. A forgotten one leaves it in force on the thread.
+    ///
+    /// A guard that is held over an `.await` is in force for whatever else runs on the thread meanwhile; for a future there is
+    /// [`Runtime::scope`].
     pub fn enter(&self) -> Entered {
-        ENTERED.with_borrow_mut(|entered| entered.push(self.clone()));
-        Entered { depth: ENTERED.with_borrow(Vec::len), thread: core::marker::PhantomData }
+        let number = NEXT.get();
+        NEXT.set(number + 1);
+        ENTERED.with_borrow_mut(|entered| entered.push((number, self.clone())));
+        Entered { number, thread: core::marker::PhantomData }
+    }
+
+    /// A future in which it is in force, on whatever threads it is polled, and nowhere else.
+    ///
+    /// ```
+    /// use simtile_async::{DeviceOp, Runtime, download, upload};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runtime = Runtime::simulated(&simtile_sim::Simulator::builder().quiet().build());
+    /// let task = runtime.scope(async { upload(vec![1, 2, 3]).then(download).await });
+    /// # let executor = tokio::runtime::Builder::new_current_thread().build()?;
+    /// # let values = executor.block_on(task)?;
+    /// assert_eq!(values, [1, 2, 3]);
+    /// # Ok(()) }
+    /// ```
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        let runtime = self.clone();
+        async move {
+            let mut future = core::pin::pin!(future);
+            let polled = core::future::poll_fn(|cx| {
+                let _entered = runtime.enter();
+                future.as_mut().poll(cx)
+            });
+            polled.await
+        }
     }
 
     /// The one in force on the calling thread: the innermost that was entered, else the process's default.
     pub fn current() -> Option<Runtime> {
-        let entered = ENTERED.try_with(|entered| entered.borrow().last().cloned()).ok().flatten();
+        let entered = ENTERED.try_with(|entered| entered.borrow().last().map(|(_, runtime)| runtime.clone()));
+        let entered = entered.ok().flatten();
         entered.or_else(|| DEFAULT.mine().0.lock().clone())
     }
 }
@@ -50,18 +84,17 @@ impl Runtime {
 #[derive(Debug)]
 #[must_use = "the runtime is in force as long as this value lives"]
 pub struct Entered {
-    depth: usize,
+    number: u64,
     /// It ends on the thread on which it began.
     thread: core::marker::PhantomData<*const ()>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // Those that were entered later and whose guards were forgotten end with it.
         let ended = ENTERED.try_with(|entered| {
             let mut entered = entered.borrow_mut();
-            let keep = (self.depth - 1).min(entered.len());
-            entered.split_off(keep)
+            let at = entered.iter().rposition(|(number, _)| *number == self.number)?;
+            Some(entered.remove(at))
         });
         drop(ended);
     }
@@ -74,6 +107,7 @@ fn nanos(duration: Duration) -> u64 {
 /// The spin budget in force.
 pub(crate) fn spin_budget() -> Duration {
     let entered =
-        ENTERED.try_with(|entered| entered.borrow().last().map(Runtime::spin_budget)).ok().flatten();
+        ENTERED.try_with(|entered| entered.borrow().last().map(|(_, runtime)| runtime.spin_budget()));
+    let entered = entered.ok().flatten();
     entered.unwrap_or_else(|| Duration::from_nanos(SPIN_NANOS.load(Ordering::Relaxed)))
 }

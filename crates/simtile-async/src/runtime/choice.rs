@@ -26,7 +26,9 @@ pub enum RuntimeError {
         why: String,
     },
     /// The driver library that was asked for cannot be used.
-    #[error("{VARIABLE}={path}: {source}")]
+    #[error(
+        "{VARIABLE}={path}, which is neither `cuda` nor `sim` and so the path of a driver library: {source}"
+    )]
     Library {
         /// The path.
         path: String,
@@ -123,8 +125,9 @@ impl Source {
             Self::Auto => match Choice::from_env() {
                 Choice::Default => match cuda() {
                     Err(RuntimeError::NoDevice { why }) if cfg!(feature = "sim") => {
+                        let found = shared_simulator()?;
                         notice(&why);
-                        shared_simulator()
+                        Ok(found)
                     }
                     other => other,
                 },
@@ -241,7 +244,12 @@ fn shared_simulator() -> Result<Found, RuntimeError> {
     let made = SHARED
         .get_or_init(|| simtile_sim::Simulator::from_env("SIMTILE_SIM").map_err(|error| error.to_string()));
     match made {
-        Ok(simulator) => with_devices(simulator.clone()),
+        Ok(simulator) => with_devices(simulator.clone()).map_err(|error| match error {
+            RuntimeError::NoDevice { .. } => {
+                RuntimeError::SimulatorSettings { why: "devices=0 leaves nothing to run on".into() }
+            }
+            other => other,
+        }),
         Err(why) => Err(RuntimeError::SimulatorSettings { why: why.clone() }),
     }
 }

@@ -143,12 +143,12 @@ impl Runtime {
     /// The device of this ordinal.
     ///
     /// # Errors
-    /// [`DeviceError::NoSuchDevice`], also if the runtime does not use it; or the driver's.
+    /// [`DeviceError::NoSuchDevice`]; [`DeviceError::NotOfTheRuntime`] if it was given others; or the driver's.
     pub fn device(&self, ordinal: usize) -> Result<Device, DeviceError> {
         if let Some(chosen) = &self.0.chosen
             && !chosen.contains(&ordinal)
         {
-            return Err(DeviceError::NoSuchDevice { ordinal, count: chosen.len() });
+            return Err(DeviceError::NotOfTheRuntime { ordinal, devices: chosen.clone() });
         }
         Device::new(self.0.driver, ordinal)
     }
@@ -239,7 +239,13 @@ impl Runtime {
         let slots = self.slots()?;
         match slots.iter().find(|slot| slot.ordinal == ordinal) {
             Some(slot) => self.placed(slot),
-            None => Err(DeviceError::NoSuchDevice { ordinal, count: slots.len() }.into()),
+            None if self.0.chosen.is_none() => {
+                Err(DeviceError::NoSuchDevice { ordinal, count: slots.len() }.into())
+            }
+            None => {
+                let devices = slots.iter().map(|slot| slot.ordinal).collect();
+                Err(DeviceError::NotOfTheRuntime { ordinal, devices }.into())
+            }
         }
     }
 

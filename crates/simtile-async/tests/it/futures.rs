@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use simtile_async::prelude::*;
-use simtile_async::{download, external, fill, upload, upload_shared, zeros};
+use simtile_async::{download, external, fill, load_function, load_module, upload, upload_shared, zeros};
 use simtile_core::{DeviceBuffer, LaunchArgs, Stream};
 use simtile_driver::Entry;
 use simtile_driver::sys::CUresult;
@@ -416,6 +416,27 @@ fn a_forgotten_future_keeps_no_stream_open() {
     assert!(sim.reports().is_empty(), "{:?}", sim.reports());
 }
 
+/// O4: the driver waits for all work of the context while it loads code, so a call that waits for nothing does not begin to.
+#[test]
+fn trying_to_load_code_is_refused_and_loads_none() {
+    let rig = rig();
+    let loads =
+        || rig.sim.counts().of(Entry::cuModuleLoadDataEx) + rig.sim.counts().of(Entry::cuModuleLoadData);
+    let before = loads();
+    let refused = load_module(SAXPY.as_bytes()).try_enqueue_on(&rig.stream).unwrap_err();
+    assert!(matches!(refused, OpError::WouldWait { .. }), "{refused}");
+    assert!(refused.to_string().contains("loading a module may wait"), "{refused}");
+    assert_eq!(loads(), before);
+    // That spoils no clone of a shared one, and what another form of call has loaded is there.
+    let loaded = load_module(SAXPY.as_bytes()).shared();
+    assert!(matches!(loaded.clone().try_enqueue_on(&rig.stream), Err(OpError::WouldWait { .. })));
+    let module = loaded.clone().enqueue_on(&rig.stream).unwrap();
+    loaded.try_enqueue_on(&rig.stream).unwrap();
+    assert_eq!(loads(), before + 1);
+    let function = load_function((*module).clone(), "saxpy");
+    assert!(matches!(function.try_enqueue_on(&rig.stream), Err(OpError::WouldWait { .. })));
+}
+
 crate::schedules::explored!(
     the_first_poll_submits_and_completion_wakes
     only_the_latest_waker_is_woken
@@ -429,4 +450,5 @@ crate::schedules::explored!(
     fr_a5_a_device_fault_resolves_every_future
     everything_can_be_sent
     a_forgotten_future_keeps_no_stream_open
+    trying_to_load_code_is_refused_and_loads_none
 );

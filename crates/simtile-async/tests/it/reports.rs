@@ -8,8 +8,8 @@ use simtile_async::{
     zeros,
 };
 use simtile_core::{
-    Context, DeviceBuffer, Error, LaunchArgs, LaunchError, PinnedHostBuffer, PreparedLaunch, Stream,
-    drain_background,
+    Context, DeviceBuffer, Error, LaunchArgs, LaunchError, ModuleCache, PinnedHostBuffer, PreparedLaunch,
+    Stream, drain_background,
 };
 use simtile_driver::sys::*;
 use simtile_driver::{Entry, call};
@@ -706,6 +706,29 @@ fn fr_l1_a_first_launch_loads_nothing() {
     assert_eq!((calls.of(Entry::cuLaunchKernel), calls.total()), (1, 1), "{calls:?}");
 }
 
+/// fr_L6: tasks and threads that want the same code at once load it once, and one that waits for nothing finds it then.
+#[test]
+fn fr_l6_code_is_loaded_once() {
+    let rig = rig();
+    let cache = Arc::new(ModuleCache::new());
+    let before = rig.sim.counts();
+    let load = || load_module(SAXPY.as_bytes()).cached_in(&cache);
+    simtile_sync::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| drop(block_on(load().on(&rig.stream)).unwrap()));
+            scope.spawn(|| drop(load().sync_on(&rig.stream).unwrap()));
+        }
+    });
+    load().try_enqueue_on(&rig.stream).unwrap();
+    assert_eq!(rig.sim.counts().since(&before).of(Entry::cuModuleLoadDataEx), 1);
+    assert_eq!(cache.len(), 1);
+    // An error is not kept.
+    let broken = || load_module(b"no image".as_slice()).cached_in(&cache).sync_on(&rig.stream);
+    assert!(matches!(broken(), Err(OpError::Core(_))));
+    assert!(broken().is_err());
+    assert_eq!(cache.len(), 1);
+}
+
 /// fr_M1: a launch is one call, with however many arguments. Allocations and locks: `cost` of the core and of the conformance suite.
 #[test]
 fn fr_m1_a_launch_is_one_call() {
@@ -835,6 +858,7 @@ crate::schedules::explored!(
     fr_j13_frees_at_the_edges_of_a_capture
     fr_j16_default_streams_are_not_captured
     fr_l1_a_first_launch_loads_nothing
+    fr_l6_code_is_loaded_once
     fr_m1_a_launch_is_one_call
     fr_m2_two_hundred_launches_are_replayed_by_one_call
     fr_m3_copies_and_launches_wait_for_nothing

@@ -2,8 +2,9 @@
 
 use crate::common::*;
 use simtile_async::prelude::*;
-use simtile_async::{SingleStream, StreamPerTask, StreamPoolRoundRobin, runtime, zeros};
+use simtile_async::{SingleStream, StreamPerTask, StreamPoolRoundRobin, download, runtime, zeros};
 use simtile_core::Policy;
+use simtile_sim::Simulator;
 use std::time::Duration;
 
 #[test]
@@ -25,7 +26,8 @@ fn a_runtime_has_its_devices_and_streams() {
     assert_eq!(ids[0].policy(), Policy::Reject);
     assert_eq!(ids[0].context().ordinal(), 1);
     assert_eq!(runtime.context(0).unwrap().oom_wait(), Duration::from_millis(3));
-    assert!(runtime.context(2).unwrap_err().to_string().contains("no device 2"));
+    let other = runtime.context(2).unwrap_err().to_string();
+    assert!(other.contains("device 2 is none of the runtime's devices, [1, 0]"), "{other}");
     let across = runtime.across_devices();
     let devices: Vec<_> = (0..4).map(|_| across.next_stream().unwrap().context().ordinal()).collect();
     assert_eq!(devices, [1, 0, 1, 0]);
@@ -129,10 +131,64 @@ fn pools_belong_to_a_runtime() {
     assert!(error.to_string().contains("mine"), "{error}");
 }
 
+fn of_one_stream(sim: &Simulator) -> Runtime {
+    Runtime::builder().driver(sim.driver()).scheduling(SingleStream::new).build().unwrap()
+}
+
+/// Which it is, its one stream tells.
+fn in_force(runtime: &Runtime) -> bool {
+    let stream = |runtime: &Runtime| runtime.next_stream().unwrap().id().get();
+    Runtime::current().is_some_and(|current| stream(&current) == stream(runtime))
+}
+
+#[test]
+fn guards_may_end_in_any_order() {
+    let sim = simulator(1);
+    let [one, two] = [(); 2].map(|()| of_one_stream(&sim));
+    let first = one.enter();
+    let second = two.enter();
+    drop(first);
+    assert!(in_force(&two));
+    let third = one.enter();
+    drop(second);
+    assert!(in_force(&one));
+    drop(third);
+    assert!(Runtime::current().is_none());
+}
+
+/// In a scope of its own it is in force for one task alone, on whatever threads that runs.
+#[test]
+fn a_scope_is_that_of_its_future() {
+    let sim = simulator(1);
+    let [one, two] = [(); 2].map(|()| of_one_stream(&sim));
+    let task = |runtime: &Runtime| {
+        let mine = runtime.clone();
+        runtime.scope(async move {
+            for _ in 0..10 {
+                assert!(in_force(&mine));
+                tokio::task::yield_now().await;
+                assert_eq!(zeros::<u8>(3).then(download).await.unwrap(), [0; 3]);
+            }
+        })
+    };
+    let both = |(one, two)| async move { tokio::join!(one, two) };
+    let executor = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    executor.block_on(both((task(&one), task(&two))));
+    let executor = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    executor.block_on(async {
+        let tasks = [tokio::spawn(task(&one)), tokio::spawn(task(&two)), tokio::spawn(task(&one))];
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    assert!(Runtime::current().is_none());
+}
+
 crate::schedules::explored!(
     a_runtime_has_its_devices_and_streams
     an_entered_runtime_gives_streams_and_ends_with_its_scope
     policies_choose
     joined_operations_run_side_by_side
     pools_belong_to_a_runtime
+    guards_may_end_in_any_order
 );

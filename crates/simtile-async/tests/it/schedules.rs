@@ -25,6 +25,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "futures::trying_to_make_memory_on_a_full_stream_waits_for_nothing",
         "it watches a thread of std from outside",
     ),
+    ("runtimes::a_scope_is_that_of_its_future", "tokio's threads, as above"),
     ("loss::a_fault_resolves_everything_in_time", "it explores 40 schedules itself"),
     (
         "reports::fr_f10_tasks_that_move_between_threads_need_nothing_of_them",

@@ -22,6 +22,7 @@ use simtile_driver::sys::{CUcontext, CUevent, CUevent_flags, CUresult, CUstream,
 use simtile_driver::{Driver, DriverError, Severity, call};
 use simtile_sync::Mutex;
 use simtile_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A CUDA context as far as calling goes: its handle, its health, its counters.
@@ -279,6 +280,19 @@ impl Link {
         self.made.lock().push(event);
         add(&self.counters.own_handles, 1);
         Ok(event)
+    }
+
+    /// Destroys events that were made for tracking, and that nobody refers to.
+    pub(crate) fn destroy_made(&self, events: &[CUevent]) {
+        if events.is_empty() {
+            return;
+        }
+        let gone: HashSet<CUevent> = events.iter().copied().collect();
+        self.made.lock().retain(|event| !gone.contains(event));
+        sub(&self.counters.own_handles, events.len() as u64);
+        for &event in events {
+            self.destroy_event(event);
+        }
     }
 
     /// The first event that was made for tracking, for a planted bug.

@@ -266,12 +266,17 @@ impl Context {
 
     /// Waits until everything queued on every stream of the context has finished, other libraries' work too.
     ///
-    /// Unlike everything else here it ends a graph capture in progress anywhere in the context; that is how CUDA
-    /// defines the call. Waiting for one stream ([`Stream::synchronize`](crate::Stream::synchronize)) does not.
+    /// CUDA lets this call spoil a graph capture in progress anywhere in the context. It is refused beside a capture of this runtime; one of
+    /// other code, or one that another thread begins during the call, ends. Waiting for one stream
+    /// ([`Stream::synchronize`](crate::Stream::synchronize)) ends none.
     ///
     /// # Errors
-    /// The driver's, also that of work which failed.
+    /// [`ContextError::Capturing`]; the driver's, also that of work which failed.
     pub fn synchronize_all(&self) -> Result<(), ContextError> {
+        let captures = self.tracker().captures();
+        if captures > 0 {
+            return Err(ContextError::Capturing { context: self.to_string(), captures });
+        }
         let mark = self.tracker().begin_synchronize_all();
         // SAFETY: no arguments; the context is current.
         let waited = self.with_current(|driver| unsafe { call!(driver, cuCtxSynchronize()) });

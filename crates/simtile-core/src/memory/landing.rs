@@ -29,7 +29,8 @@ impl<T: DeviceCopy> HostLanding<T> {
             element_bytes: size_of::<T>(),
             limit: isize::MAX as usize,
         })?;
-        values.resize(len, MaybeUninit::uninit());
+        // SAFETY: there is room for them, and they need not be initialised. (`resize` would visit each in a build that is not optimised.)
+        unsafe { values.set_len(len) };
         Ok(Self { name: name.into(), values, flying: VecDeque::new(), landed: 0 })
     }
 

@@ -125,7 +125,7 @@ impl Context {
         Ok(stream)
     }
 
-    /// Gives back what is kept for reuse: memory of the pools made here that nobody uses, parked blocks, pinned and managed blocks.
+    /// Gives back what is kept for reuse: memory of the pools made here that nobody uses, parked blocks, pinned and managed blocks, events.
     ///
     /// Waits for the device, and stops launches of other threads meanwhile: that is what the driver does.
     ///
@@ -137,6 +137,7 @@ impl Context {
         self.shared().free_pinned();
         self.shared().free_managed();
         self.shared().free_parked();
+        self.link().destroy_made(&self.tracker().take_surplus_events());
         self.trim_pools().on(|| format!("{self}, trim"))
     }
 

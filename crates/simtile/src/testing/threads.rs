@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-pub use simtile_sync::thread::{JoinHandle, Scope, ScopedJoinHandle, scope};
+pub use simtile_sync::thread::{JoinHandle, ScopedJoinHandle};
 pub use simtile_sync::time::{now, sleep};
 
 /// How long a future may be pending without a single wake-up where time is real, before that counts as a deadlock. Longer
@@ -39,11 +39,56 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
+    simtile_sync::thread::spawn(name, in_this_runtime(run))
+}
+
+/// The closure, with the runtime that is in force here.
+fn in_this_runtime<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
     let runtime = Runtime::current();
-    simtile_sync::thread::spawn(name, move || {
+    move || {
         let _entered = runtime.as_ref().map(Runtime::enter);
         run()
-    })
+    }
+}
+
+/// Where threads are started that may borrow from the caller. See [`scope`].
+#[derive(Debug)]
+pub struct Scope<'a, 'scope, 'env: 'scope> {
+    threads: &'a simtile_sync::thread::Scope<'scope, 'env>,
+}
+
+/// As [`std::thread::scope`]: threads that may borrow, all of which have ended when it returns. They take part in the exploration, if
+/// there is one, and the runtime that is in force where they are started is in force there.
+///
+/// ```
+/// use simtile::testing;
+///
+/// let mut counts = [0, 0];
+/// testing::scope(|scope| {
+///     for count in &mut counts {
+///         scope.spawn(move || *count += 1);
+///     }
+/// });
+/// assert_eq!(counts, [1, 1]);
+/// ```
+///
+/// # Panics
+/// If `body` does, or a thread that nobody joined.
+pub fn scope<'env, T>(body: impl for<'a, 'scope> FnOnce(&Scope<'a, 'scope, 'env>) -> T) -> T {
+    simtile_sync::thread::scope(|threads| body(&Scope { threads }))
+}
+
+impl<'scope> Scope<'_, 'scope, '_> {
+    /// Starts a thread.
+    ///
+    /// # Panics
+    /// As [`std::thread::Scope::spawn`]: if the system has no more threads.
+    pub fn spawn<T: Send + 'scope>(
+        &self,
+        run: impl FnOnce() -> T + Send + 'scope,
+    ) -> ScopedJoinHandle<'scope, T> {
+        self.threads.spawn(in_this_runtime(run))
+    }
 }
 
 /// A thread that waits for its waker.
