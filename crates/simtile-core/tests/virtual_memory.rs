@@ -255,6 +255,27 @@ fn a_mapping_that_fails_undoes_itself() {
     }
 }
 
+/// What stays mapped because that, too, fails is counted, and its addresses are not freed under it.
+#[test]
+fn a_mapping_that_cannot_be_undone_is_counted() {
+    use simtile_driver::sys::CUresult;
+    let (sim, context, stream) = checked(1);
+    let mut buffer = GrowableBuffer::<u32>::new(&context, STEP).unwrap();
+    buffer.extend_from_slice(&stream, &[1; 4]).unwrap();
+    sim.fail(Entry::cuMemSetAccess, 1, CUresult::CUDA_ERROR_UNKNOWN);
+    sim.fail(Entry::cuMemUnmap, 1, CUresult::CUDA_ERROR_UNKNOWN);
+    assert!(buffer.reserve(STEP).is_err());
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [1; 4]);
+    drop(buffer);
+    assert!(context.drain(SOON).is_complete());
+    assert!(simtile_core::drain_background(SOON));
+    let (stats, held) = (context.stats(), sim.holdings());
+    assert_eq!((stats.mapped_bytes, stats.failed_frees), (0, 1));
+    assert_eq!((stats.leaked_bytes, held.mappings), (held.mapped_bytes, 1));
+    assert_eq!(sim.counts().of(Entry::cuMemAddressFree), 0);
+    assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}
+
 #[test]
 fn a_multicast_team_is_written_at_once_and_only_on_the_simulator() {
     let (sim, zero, a) = checked(2);

@@ -99,10 +99,14 @@ impl Context {
             let mut pool = CUmemoryPool::NULL;
             // SAFETY: the out-pointer and the properties are valid for the call.
             unsafe { call!(driver, cuMemPoolCreate(&mut pool, &props)) }?;
-            let set = set_up(driver, pool, threshold);
+            Ok(pool)
+        });
+        let made = made.and_then(|pool| {
+            let set = self.link().relaxed(|driver| set_up(driver, pool, threshold));
             if set.is_err() {
                 // SAFETY: the pool is ours and nothing came from it.
-                let _ = unsafe { driver.cuMemPoolDestroy(pool) };
+                let call = |driver: Driver| unsafe { call!(driver, cuMemPoolDestroy(pool)) };
+                self.link().destroy(|| "a pool that could not be set up".into(), call);
             }
             set.map(|()| pool)
         });

@@ -10,7 +10,7 @@ use super::allocation::{Keep, Kind};
 use super::cast::RawDeviceBuffer;
 use super::{Allocation, Owner, location};
 use crate::context::{Lane, Link, Work, add, sub};
-use crate::error::{CallError, Family, MemoryError, On};
+use crate::error::{CallError, MemoryError, On};
 use crate::stream::drops_go_elsewhere;
 use crate::{Context, Device};
 use core::fmt;
@@ -356,33 +356,47 @@ impl Mapped {
             let (buffer, what) = (memory.to_string(), "mapping it");
             return Err(MemoryError::NotUnique { buffer, what, handles: 2 });
         }
-        let result = self.add_taken(offset, &memory);
-        match result {
-            Ok(()) => self.pieces.lock().push(Piece { offset, memory }),
-            Err(_) => memory.mapped.store(false, Ordering::Release),
+        if let Err(refused) = self.range.take(offset, memory.bytes) {
+            memory.mapped.store(false, Ordering::Release);
+            return Err(refused);
         }
-        result
+        let piece = Piece { offset, memory };
+        let mut is_mapped = false;
+        match self.map(&piece, &mut is_mapped) {
+            Ok(()) => {
+                self.pieces.lock().push(piece);
+                Ok(())
+            }
+            Err(error) => {
+                if is_mapped {
+                    self.unmap(piece);
+                } else {
+                    self.give(&piece);
+                }
+                Err(error)
+            }
+        }
     }
 
-    fn add_taken(&self, offset: usize, memory: &PhysicalMemory) -> Result<(), MemoryError> {
-        let (range, bytes) = (&*self.range, memory.bytes);
-        range.take(offset, bytes)?;
-        let address = range.base + offset as u64;
+    /// Maps a piece whose addresses are taken. `is_mapped`: it is, whether kernels reach it or not.
+    fn map(&self, piece: &Piece, is_mapped: &mut bool) -> Result<(), MemoryError> {
+        let (range, bytes) = (&*self.range, piece.memory.bytes);
+        let address = range.base + piece.offset as u64;
         let descs = access(&self.devices.lock());
         let mapped = range.context.with_current(|driver| {
             // SAFETY: the range is ours and free there, the memory is alive.
-            unsafe { call!(driver, cuMemMap(address, bytes, 0, memory.raw, 0)) }?;
+            unsafe { call!(driver, cuMemMap(address, bytes, 0, piece.memory.raw, 0)) }?;
+            *is_mapped = true;
             // SAFETY: the descriptions are valid for the call.
-            let set = unsafe { call!(driver, cuMemSetAccess(address, bytes, descs.as_ptr(), descs.len())) };
-            if set.is_err() {
-                // SAFETY: it was mapped a moment ago, and nobody knows it.
-                let _ = unsafe { driver.cuMemUnmap(address, bytes) };
-            }
-            set
+            unsafe { call!(driver, cuMemSetAccess(address, bytes, descs.as_ptr(), descs.len())) }
         });
-        mapped.inspect_err(|_| range.give(offset)).map_err(|error| {
-            MemoryError::from_call(error, format!("{bytes} bytes at {address:#x} of {range}"))
-        })
+        mapped.on(|| format!("{bytes} bytes at {address:#x} of {range}"))
+    }
+
+    /// Addresses and memory of a piece that is not mapped are free for others.
+    fn give(&self, piece: &Piece) {
+        self.range.give(piece.offset);
+        piece.memory.mapped.store(false, Ordering::Release);
     }
 
     /// Unmaps all from byte `from` on. Nothing uses them any more.
@@ -398,8 +412,7 @@ impl Mapped {
         let call = |driver: Driver| unsafe { call!(driver, cuMemUnmap(address, bytes)) };
         let link = range.context.link();
         if link.finish(|| "unmapping".into(), call) {
-            range.give(piece.offset);
-            piece.memory.mapped.store(false, Ordering::Release);
+            self.give(&piece);
             return;
         }
         // Still mapped: neither may go. From here on it counts as lost.
