@@ -174,17 +174,22 @@ impl<T: DeviceOutput, E> DeviceOutput for Result<T, E> {
     }
 }
 
+/// One after the other, the first that is not ready ends it.
+fn poll_each<T: DeviceOutput>(values: &mut [T], budget: &mut HostBudget) -> Poll<Result<(), OpError>> {
+    for value in values {
+        match value.poll_ready(budget) {
+            Poll::Ready(Ok(())) => {}
+            other => return other,
+        }
+    }
+    Poll::Ready(Ok(()))
+}
+
 impl<T: DeviceOutput> DeviceOutput for Vec<T> {
     type Ready = Vec<T::Ready>;
 
     fn poll_ready(&mut self, budget: &mut HostBudget) -> Poll<Result<(), OpError>> {
-        for value in self {
-            match value.poll_ready(budget) {
-                Poll::Ready(Ok(())) => {}
-                other => return other,
-            }
-        }
-        Poll::Ready(Ok(()))
+        poll_each(self, budget)
     }
 
     fn open(self) -> Result<Self::Ready, OpError> {
@@ -196,13 +201,7 @@ impl<T: DeviceOutput, const N: usize> DeviceOutput for [T; N] {
     type Ready = Vec<T::Ready>;
 
     fn poll_ready(&mut self, budget: &mut HostBudget) -> Poll<Result<(), OpError>> {
-        for value in self {
-            match value.poll_ready(budget) {
-                Poll::Ready(Ok(())) => {}
-                other => return other,
-            }
-        }
-        Poll::Ready(Ok(()))
+        poll_each(self, budget)
     }
 
     fn open(self) -> Result<Self::Ready, OpError> {

@@ -2,9 +2,9 @@
 
 use super::part::Part;
 use super::view::{ChunksMut, DeviceBufferView, DeviceBufferViewMut};
-use super::{Allocation, AllocationId, MemPool, MemoryLease, Owner, typed_memory};
+use super::{Allocation, MemPool, MemoryLease, Owner, owned_memory, typed_memory};
+use crate::Stream;
 use crate::error::MemoryError;
-use crate::{Context, Stream};
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -120,16 +120,6 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         Self::from_slice(stream, source)
     }
 
-    /// Elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Bytes of all elements.
     pub fn num_bytes(&self) -> usize {
         // The product was checked when the buffer was made.
@@ -142,24 +132,9 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
         self.part().address()
     }
 
-    /// Identity of the allocation, never reused.
-    pub fn allocation_id(&self) -> AllocationId {
-        self.owner.id()
-    }
-
-    /// The context.
-    pub fn context(&self) -> &Arc<Context> {
-        self.owner.context()
-    }
-
     /// The name given by [`DeviceBuffer::set_label`].
     pub fn label(&self) -> Option<Arc<str>> {
         self.owner.label()
-    }
-
-    /// Names the buffer in errors, and in the reports of a simulated driver.
-    pub fn set_label(&self, label: &str) {
-        self.owner.set_label(label);
     }
 
     /// As [`DeviceBuffer::set_label`], for chains.
@@ -355,6 +330,7 @@ impl<T: DeviceCopy> DeviceBuffer<T> {
 }
 
 typed_memory! { DeviceBuffer }
+owned_memory! { DeviceBuffer }
 
 impl<T: DeviceCopy> fmt::Debug for DeviceBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

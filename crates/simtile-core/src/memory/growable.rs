@@ -6,7 +6,7 @@
 use super::part::Part;
 use super::view::{DeviceBufferView, DeviceBufferViewMut};
 use super::vmm::{Mapped, align_size};
-use super::{Allocation, AllocationId, Owner, typed_memory};
+use super::{Allocation, Owner, owned_memory, typed_memory};
 use crate::error::MemoryError;
 use crate::{Context, Device, Stream};
 use core::fmt;
@@ -61,16 +61,6 @@ impl<T: DeviceCopy> GrowableBuffer<T> {
         Part::new(&self.owner, 0, self.len)
     }
 
-    /// Elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Elements that there is memory for.
     pub fn capacity(&self) -> usize {
         let bytes = self.owner.mapped().map_or(0, Mapped::num_bytes);
@@ -85,21 +75,6 @@ impl<T: DeviceCopy> GrowableBuffer<T> {
     /// Address of the first element: the same as long as the buffer lives, also while it is empty.
     pub fn cu_deviceptr(&self) -> CUdeviceptr {
         self.owner.address()
-    }
-
-    /// Identity of the allocation.
-    pub fn allocation_id(&self) -> AllocationId {
-        self.owner.id()
-    }
-
-    /// The context.
-    pub fn context(&self) -> &Arc<Context> {
-        self.owner.context()
-    }
-
-    /// Names the buffer in errors, and in the reports of a simulated driver.
-    pub fn set_label(&self, label: &str) {
-        self.owner.set_label(label);
     }
 
     /// All elements, shared.
@@ -183,6 +158,7 @@ impl<T: DeviceCopy> GrowableBuffer<T> {
 }
 
 typed_memory! { GrowableBuffer }
+owned_memory! { GrowableBuffer }
 
 impl<T: DeviceCopy> fmt::Debug for GrowableBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

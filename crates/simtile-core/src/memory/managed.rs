@@ -10,7 +10,7 @@
 use super::allocation::Kind;
 use super::part::Part;
 use super::view::{DeviceBufferView, DeviceBufferViewMut};
-use super::{Allocation, AllocationId, Owner, PinnedRead, PinnedWrite, typed_memory};
+use super::{Allocation, Owner, PinnedRead, PinnedWrite, host_guards, owned_memory, typed_memory};
 use crate::context::{Shared, add, relaxed, sub};
 use crate::error::{MemoryError, On};
 use crate::stream::{Reach, Submission};
@@ -123,16 +123,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
         Part::new(&self.owner, 0, self.len)
     }
 
-    /// Elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Bytes of all elements.
     pub fn num_bytes(&self) -> usize {
         self.part().num_bytes()
@@ -143,21 +133,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
         self.part().address()
     }
 
-    /// Identity of the allocation.
-    pub fn allocation_id(&self) -> AllocationId {
-        self.owner.id()
-    }
-
-    /// The context.
-    pub fn context(&self) -> &Arc<Context> {
-        self.owner.context()
-    }
-
-    /// Names the buffer in errors, and in the reports of a simulated driver.
-    pub fn set_label(&self, label: &str) {
-        self.owner.set_label(label);
-    }
-
     /// All elements, for copies and launches.
     pub fn view(&self) -> DeviceBufferView<'_, T> {
         DeviceBufferView::of(self.part())
@@ -166,43 +141,6 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
     /// All elements exclusively, for copies and launches.
     pub fn view_mut(&mut self) -> DeviceBufferViewMut<'_, T> {
         DeviceBufferViewMut::of(self.part())
-    }
-
-    /// Waits for work that writes the values, then gives them. On a device without concurrent managed access it waits for all work of the
-    /// context, and holds all of it off while the guard lives.
-    ///
-    /// # Errors
-    /// As [`PinnedHostBuffer::read`](crate::PinnedHostBuffer::read).
-    pub fn read(&self) -> Result<PinnedRead<'_, T>, MemoryError> {
-        // SAFETY: the block was filled when it was made.
-        unsafe { PinnedRead::new(self.part(), true) }
-    }
-
-    /// As [`ManagedBuffer::read`], but refuses where that would wait.
-    ///
-    /// # Errors
-    /// As [`PinnedHostBuffer::try_read`](crate::PinnedHostBuffer::try_read).
-    pub fn try_read(&self) -> Result<PinnedRead<'_, T>, MemoryError> {
-        // SAFETY: as above.
-        unsafe { PinnedRead::new(self.part(), false) }
-    }
-
-    /// Waits for all work that uses the values, then gives them; else as [`ManagedBuffer::read`].
-    ///
-    /// # Errors
-    /// As [`ManagedBuffer::read`].
-    pub fn write(&mut self) -> Result<PinnedWrite<'_, T>, MemoryError> {
-        // SAFETY: as above, and the buffer is borrowed exclusively.
-        unsafe { PinnedWrite::new(self.part(), true) }
-    }
-
-    /// As [`ManagedBuffer::write`], but refuses where that would wait.
-    ///
-    /// # Errors
-    /// As [`ManagedBuffer::try_read`].
-    pub fn try_write(&mut self) -> Result<PinnedWrite<'_, T>, MemoryError> {
-        // SAFETY: as above.
-        unsafe { PinnedWrite::new(self.part(), false) }
     }
 
     /// Queues moving the pages somewhere, ahead of their use there.
@@ -253,6 +191,11 @@ impl<T: DeviceCopy> ManagedBuffer<T> {
 }
 
 typed_memory! { ManagedBuffer }
+owned_memory! { ManagedBuffer }
+host_guards! {
+    ManagedBuffer,
+    "On a device without concurrent managed access it waits for all work of the context, and holds all of it off while the guard lives."
+}
 
 impl<T: DeviceCopy> fmt::Debug for ManagedBuffer<T> {
     /// Without the values: work may be writing them.

@@ -119,6 +119,88 @@ macro_rules! typed_memory {
 
 pub(crate) use typed_memory;
 
+/// What all memory tells that has an `owner` and a `len`.
+macro_rules! owned_memory {
+    ($name:ident) => {
+        impl<T: simtile_types::DeviceCopy> $name<T> {
+            /// Elements.
+            pub fn len(&self) -> usize {
+                self.len
+            }
+
+            /// Whether there are no elements.
+            pub fn is_empty(&self) -> bool {
+                self.len == 0
+            }
+
+            /// Identity of the allocation, never reused.
+            pub fn allocation_id(&self) -> $crate::AllocationId {
+                self.owner.id()
+            }
+
+            /// The context.
+            pub fn context(&self) -> &simtile_sync::Arc<$crate::Context> {
+                self.owner.context()
+            }
+
+            /// Names the buffer in errors, and in the reports of a simulated driver.
+            pub fn set_label(&self, label: &str) {
+                self.owner.set_label(label);
+            }
+        }
+    };
+}
+
+pub(crate) use owned_memory;
+
+/// How the host reaches the values of memory that it has addresses of, and that was filled when it was made. `also` is more about waiting.
+macro_rules! host_guards {
+    ($name:ident, $also:literal) => {
+        impl<T: simtile_types::DeviceCopy> $name<T> {
+            /// Waits for work that writes the values, then gives them. Work that only reads them goes on.
+            #[doc = $also]
+            ///
+            /// # Errors
+            /// [`StreamError::Conflict`](crate::StreamError::Conflict) if a writing guard was forgotten, [`MemoryError::InvalidElement`] if the
+            /// device wrote bytes that are no value, or the driver's, also the failure of the work.
+            pub fn read(&self) -> Result<PinnedRead<'_, T>, MemoryError> {
+                // SAFETY: the memory was filled when it was made.
+                unsafe { PinnedRead::new(self.part(), true) }
+            }
+
+            /// The same, but refuses where that would wait.
+            ///
+            /// # Errors
+            /// [`StreamError::Conflict`](crate::StreamError::Conflict) if work that writes the values is in flight, else as `read`.
+            pub fn try_read(&self) -> Result<PinnedRead<'_, T>, MemoryError> {
+                // SAFETY: as above.
+                unsafe { PinnedRead::new(self.part(), false) }
+            }
+
+            /// Waits for all work that uses the values, then gives them.
+            #[doc = $also]
+            ///
+            /// # Errors
+            /// As `read`.
+            pub fn write(&mut self) -> Result<PinnedWrite<'_, T>, MemoryError> {
+                // SAFETY: as above, and the buffer is borrowed exclusively.
+                unsafe { PinnedWrite::new(self.part(), true) }
+            }
+
+            /// The same, but refuses where that would wait.
+            ///
+            /// # Errors
+            /// As `try_read`.
+            pub fn try_write(&mut self) -> Result<PinnedWrite<'_, T>, MemoryError> {
+                // SAFETY: as above.
+                unsafe { PinnedWrite::new(self.part(), false) }
+            }
+        }
+    };
+}
+
+pub(crate) use host_guards;
+
 /// What a context keeps for its memory.
 #[derive(Default)]
 pub(crate) struct ContextMemory {

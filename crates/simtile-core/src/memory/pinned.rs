@@ -10,7 +10,7 @@
 use super::allocation::Kind;
 use super::part::Part;
 use super::view::{DeviceBufferView, DeviceBufferViewMut};
-use super::{Allocation, AllocationId, Owner, PinnedRead, PinnedWrite, typed_memory};
+use super::{Allocation, Owner, PinnedRead, PinnedWrite, host_guards, owned_memory, typed_memory};
 use crate::context::{Shared, add, relaxed, sub};
 use crate::error::{MemoryError, On};
 use crate::graph::Plain;
@@ -81,68 +81,6 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
         Part::new(&self.owner, 0, self.len)
     }
 
-    /// Elements.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no elements.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Identity of the allocation.
-    pub fn allocation_id(&self) -> AllocationId {
-        self.owner.id()
-    }
-
-    /// The context.
-    pub fn context(&self) -> &Arc<Context> {
-        self.owner.context()
-    }
-
-    /// Names the buffer in errors.
-    pub fn set_label(&self, label: &str) {
-        self.owner.set_label(label);
-    }
-
-    /// Waits for work that writes the values, then gives them. Work that only reads them goes on.
-    ///
-    /// # Errors
-    /// [`StreamError::Conflict`](crate::StreamError::Conflict) if a writing guard was forgotten, [`MemoryError::InvalidElement`] if the device wrote bytes
-    /// that are no value, or the driver's, also the failure of the work.
-    pub fn read(&self) -> Result<PinnedRead<'_, T>, MemoryError> {
-        // SAFETY: the block was zeroed when it was made.
-        unsafe { PinnedRead::new(self.part(), true) }
-    }
-
-    /// As [`PinnedHostBuffer::read`], but refuses where that would wait.
-    ///
-    /// # Errors
-    /// [`StreamError::Conflict`](crate::StreamError::Conflict) if work that writes the values is in flight, else as [`PinnedHostBuffer::read`].
-    pub fn try_read(&self) -> Result<PinnedRead<'_, T>, MemoryError> {
-        // SAFETY: the block was zeroed when it was made.
-        unsafe { PinnedRead::new(self.part(), false) }
-    }
-
-    /// Waits for all work that uses the values, then gives them.
-    ///
-    /// # Errors
-    /// As [`PinnedHostBuffer::read`].
-    pub fn write(&mut self) -> Result<PinnedWrite<'_, T>, MemoryError> {
-        // SAFETY: the block was zeroed when it was made, and the buffer is borrowed exclusively.
-        unsafe { PinnedWrite::new(self.part(), true) }
-    }
-
-    /// As [`PinnedHostBuffer::write`], but refuses where that would wait.
-    ///
-    /// # Errors
-    /// As [`PinnedHostBuffer::try_read`].
-    pub fn try_write(&mut self) -> Result<PinnedWrite<'_, T>, MemoryError> {
-        // SAFETY: the block was zeroed when it was made, and the buffer is borrowed exclusively.
-        unsafe { PinnedWrite::new(self.part(), false) }
-    }
-
     /// Queues a copy of these values to device memory of as many elements.
     ///
     /// # Errors
@@ -203,6 +141,8 @@ impl<T: DeviceCopy> PinnedHostBuffer<T> {
 }
 
 typed_memory! { PinnedHostBuffer }
+owned_memory! { PinnedHostBuffer }
+host_guards! { PinnedHostBuffer, "" }
 
 impl<T: DeviceCopy> fmt::Debug for PinnedHostBuffer<T> {
     /// Without the values: work may be writing them.

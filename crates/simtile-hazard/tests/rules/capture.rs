@@ -256,3 +256,40 @@ fn a_set_has_each_byte_once_with_a_mode_that_covers_all() {
     ];
     assert_eq!(set.accesses(), expected);
 }
+
+#[test]
+fn a_capture_knows_its_streams_and_the_tracker_its_captures() {
+    let lab = Lab::new();
+    let (a, b, c) = (lab.stream(), lab.stream(), lab.stream());
+    assert_eq!(lab.tracker.captures(), 0);
+    let running = begin(&lab, &a);
+    let beside = begin(&lab, &c);
+    running.add_stream(&b.stream, 0).expect("takes part");
+    assert_eq!(running.axes(), [a.stream.axis(), b.stream.axis()]);
+    assert!(running.has(&a.stream) && running.has(&b.stream) && !running.has(&c.stream));
+    assert!(lab.tracker.begin_capture(&a.stream, 0, |_| Ok(())).is_err());
+    assert_eq!(lab.tracker.captures(), 2);
+    end(&lab, running);
+    assert_eq!(lab.tracker.captures(), 1);
+    drop(beside.abandon(|sim| lab.world().end_capture(*sim)));
+    assert_eq!(lab.tracker.captures(), 0);
+    lab.clean();
+}
+
+/// Whatever panics while it is recorded, the stream has its handle.
+#[test]
+fn a_panic_in_captured_work_takes_nothing_from_the_stream() {
+    let lab = Lab::new();
+    let (a, x) = (lab.stream(), lab.region(64));
+    let running = begin(&lab, &a);
+    let panics = || {
+        running.submit(&a.stream, &[Access::whole(&x.region, Mode::Write)], |_| -> Result<(), _> {
+            std::panic::resume_unwind(Box::new("planned"))
+        })
+    };
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+    capture(&lab, &running, &a, &[write(&x)]);
+    end(&lab, running);
+    lab.submit(&a, &[write(&x)]);
+    lab.clean();
+}

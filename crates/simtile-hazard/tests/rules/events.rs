@@ -325,3 +325,24 @@ fn an_event_that_somebody_saw_fire_completes_its_work_without_a_question() {
     assert!(lab.tracker.is_complete(done.stamp));
     assert_eq!(lab.world().queries, 0);
 }
+
+#[test]
+fn events_beyond_twice_the_reserve_are_handed_out_and_no_others() {
+    let config = Config { event_reserve: 4, ..Config::default() };
+    let lab = Lab::with(config);
+    let (a, x) = (lab.stream(), lab.region(64));
+    let seal = Options { seal: true, ..Options::default() };
+    let held: Vec<_> = (0..40).map(|_| lab.try_with(&a, &[write(&x)], &seal).expect("submitted")).collect();
+    lab.run();
+    lab.tracker.wait(held[39].stamp).expect("complete");
+    assert!(lab.tracker.take_surplus_events().len() <= 8, "those that somebody holds stay");
+    drop(held);
+    lab.submit(&a, &[write(&x)]);
+    let surplus = lab.tracker.take_surplus_events().len();
+    assert!((24..=40).contains(&surplus), "{surplus}");
+    assert!(lab.tracker.take_surplus_events().is_empty());
+    for _ in 0..20 {
+        lab.try_with(&a, &[write(&x)], &seal).expect("there are events, or they are made");
+    }
+    lab.clean();
+}

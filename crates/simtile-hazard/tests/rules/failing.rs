@@ -59,3 +59,15 @@ fn a_checkpoint_that_fails_is_left_to_the_next_seal() {
     assert_eq!((x.region.range_count(), lab.fired(Rule::Joined)), (1, 1));
     lab.clean();
 }
+
+#[test]
+fn it_is_known_whether_any_axis_has_failed() {
+    let lab = Lab::new();
+    let streams = [(); 4].map(|()| lab.stream());
+    assert!(!lab.tracker.has_failed_axes());
+    for failing in [1, 2] {
+        lab.tracker.fail(streams[failing].stream.axis());
+        assert!(lab.tracker.has_failed_axes(), "{failing}");
+    }
+    lab.clean();
+}

@@ -181,14 +181,18 @@ fn a_shared_export_is_read_only_on_both_sides() {
 #[test]
 fn returned_by_nobody_knows_whom_it_waits_for_a_synchronisation_of_everything() {
     let lab = Lab::new();
-    let (a, x) = (lab.stream(), lab.region(64));
+    let (a, mut x) = (lab.stream(), lab.region(64));
+    assert!(!lab.tracker.is_quarantined(&mut x.region));
     lab.tracker.export(&x.region, false).expect("free");
+    assert!(!lab.tracker.is_quarantined(&mut x.region), "somebody has it");
     let early = lab.tracker.begin_synchronize_all();
     lab.tracker.return_export(&x.region, None).expect("returned");
     lab.tracker.end_synchronize_all(early);
     assert!(lab.try_with(&a, &[read(&x)], &Options::default()).is_err(), "that one began before the return");
+    assert!(lab.tracker.is_quarantined(&mut x.region));
     let mark = lab.tracker.begin_synchronize_all();
     lab.tracker.end_synchronize_all(mark);
+    assert!(!lab.tracker.is_quarantined(&mut x.region));
     lab.submit(&a, &[read(&x)]);
     let y = lab.region(16);
     lab.tracker.export(&y.region, false).expect("free");
