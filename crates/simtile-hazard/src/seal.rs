@@ -46,7 +46,8 @@ impl<B: Backend> Inner<B> {
             return false;
         }
         // Who asks every stream for whatever it has (a drain, a wait for room) may ask one that has nothing new. That it cannot be
-        // recorded on, being closed meanwhile or captured by its owner, is no failure then: all work of ours has its event.
+        // recorded on, being closed meanwhile or captured by its owner, is no failure then: all work of ours has its event, or is known
+        // to be complete by a synchronisation of everything. (Where it can be, it is: permits come back with events alone.)
         let new = state.last_used > slot.recorded().max(slot.completed());
         if !new && state.handle.is_none() {
             self.stats.fire(Rule::SealNothing);
@@ -143,8 +144,7 @@ impl<B: Backend> Inner<B> {
 
     #[cold]
     fn make_events_slow(&self) {
-        // Up to twice the reserve, so that a warm stream makes none for long.
-        for _ in self.events.available()..self.config.event_reserve.max(1) * 2 {
+        for _ in self.events.available()..self.config.events_kept() {
             match self.backend.create_event() {
                 Ok(event) => self.events.add(event),
                 // Not an error here: whoever then lacks an event tries again and reports.

@@ -36,6 +36,14 @@ pub struct Config {
     pub event_reserve: usize,
 }
 
+impl Config {
+    /// Up to so many free events are made, and left by [`Tracker::take_surplus_events`]: twice the reserve, so that a warm stream makes none for
+    /// long.
+    pub(crate) fn events_kept(&self) -> usize {
+        self.event_reserve.max(1) * 2
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -121,7 +129,7 @@ impl<B: Backend> Tracker<B> {
 
     /// Takes out the free events that a burst of work, or of marks, has left over. Nobody refers to them: the caller destroys them.
     pub fn take_surplus_events(&self) -> Vec<B::Event> {
-        self.inner.events.surplus(2 * self.inner.config.event_reserve)
+        self.inner.events.surplus(self.inner.config.events_kept())
     }
 
     /// The driver side.

@@ -341,6 +341,10 @@ fn events_beyond_twice_the_reserve_are_handed_out_and_no_others() {
     let surplus = lab.tracker.take_surplus_events().len();
     assert!((24..=40).contains(&surplus), "{surplus}");
     assert!(lab.tracker.take_surplus_events().is_empty());
+    // What is left is what is made ahead: nothing is made now.
+    let made = lab.fired(Rule::EventsMade);
+    lab.submit(&a, &[write(&x)]);
+    assert_eq!(lab.fired(Rule::EventsMade), made);
     for _ in 0..20 {
         lab.try_with(&a, &[write(&x)], &seal).expect("there are events, or they are made");
     }

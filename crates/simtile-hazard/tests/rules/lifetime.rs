@@ -199,6 +199,26 @@ fn returned_by_nobody_knows_whom_it_waits_for_a_synchronisation_of_everything() 
     assert_eq!(lab.tracker.retire(y.region, y.memory), Retired::Quarantined(Quarantine::Foreign));
 }
 
+/// Permits come back with events, and a synchronisation of everything makes none.
+#[test]
+fn after_a_synchronisation_of_everything_there_is_room_again() {
+    let lab = Lab::with(Config { stream_permits: 4, checkpoint: 100, ..Config::default() });
+    let (a, x) = (lab.stream(), lab.region(64));
+    for _ in 0..4 {
+        lab.submit(&a, &[write(&x)]);
+    }
+    let mark = lab.tracker.begin_synchronize_all();
+    lab.world().synchronize_all();
+    lab.tracker.end_synchronize_all(mark);
+    let Err(SubmitError::Full { events }) = lab.try_with(&a, &[], &Options::default()) else {
+        panic!("there is no room")
+    };
+    assert_eq!(events.len(), 1, "something to wait for");
+    assert!(lab.tracker.query(&events[0]).expect("query"));
+    lab.submit(&a, &[write(&x)]);
+    lab.clean();
+}
+
 #[test]
 fn a_synchronisation_of_everything_completes_what_was_before_it_and_no_more() {
     let lab = Lab::new();
