@@ -10,8 +10,8 @@ use crate::{DeviceOp, DeviceOutput, ExecutionContext, OpError, SubmitContext, dr
 use core::fmt;
 use core::task::Poll;
 use simtile_core::{
-    Capture, CapturedGraph, Condition, Conditional, Context, GraphExec, KernelNode, Script, Stream,
-    SubmitBuilder,
+    Capture, CapturedGraph, Condition, Conditional, ConditionalNode, Context, GraphExec, KernelNode, Script,
+    Stream, SubmitBuilder,
 };
 use simtile_sync::Mutex;
 use std::sync::Arc;
@@ -288,8 +288,8 @@ impl GraphScope<'_> {
         Ok(capture.condition(stream, default)?)
     }
 
-    /// Records what `run` records as the body of a conditional node on the scope's stream: it runs if, or as long as, the condition is not 0.
-    /// Kernels that set the condition are recorded before it in this scope, or in the body. Memory that is made in the body belongs to
+    /// Records what `run` records as the body of a conditional node on the scope's stream: it runs if, or as long as, the condition is not 0. (Of
+    /// kinds that have several bodies it is the first; [`GraphScope::if_else`] and [`GraphScope::switch`] record all of them.) Kernels that set the condition are recorded before it in this scope, or in the body. Memory that is made in the body belongs to
     /// the graph.
     ///
     /// A body may have conditional nodes of its own, also with conditions of the scopes around it.
@@ -303,15 +303,65 @@ impl GraphScope<'_> {
         kind: Conditional,
         run: impl FnOnce(&GraphScope<'_>) -> Result<T, OpError>,
     ) -> Result<T, OpError> {
-        let (capture, outside, stream) = self.capture()?;
+        let (capture, _, stream) = self.capture()?;
+        let mut node = capture.begin_conditional(condition, kind)?;
+        let output = self.body(&mut node, 0, run)?;
+        capture.end_conditional(stream, node)?;
+        Ok(output)
+    }
+
+    /// As [`GraphScope::conditional`], with a second body that runs if the condition is 0.
+    ///
+    /// # Errors
+    /// As [`GraphScope::conditional`]; drivers before CUDA 12.8 have no second body.
+    pub fn if_else<T, U>(
+        &self,
+        condition: &Condition,
+        then: impl FnOnce(&GraphScope<'_>) -> Result<T, OpError>,
+        otherwise: impl FnOnce(&GraphScope<'_>) -> Result<U, OpError>,
+    ) -> Result<(T, U), OpError> {
+        let (capture, _, stream) = self.capture()?;
+        let mut node = capture.begin_conditional(condition, Conditional::IfElse)?;
+        let outputs = (self.body(&mut node, 0, then)?, self.body(&mut node, 1, otherwise)?);
+        capture.end_conditional(stream, node)?;
+        Ok(outputs)
+    }
+
+    /// As [`GraphScope::conditional`], with so many bodies, of which that one runs whose number the condition is, counted from 0; none if there is
+    /// no such. `run` records each of them, and is given its number.
+    ///
+    /// # Errors
+    /// As [`GraphScope::conditional`], and for no bodies; drivers before CUDA 12.8 have no such nodes.
+    pub fn switch<T>(
+        &self,
+        condition: &Condition,
+        bodies: u32,
+        mut run: impl FnMut(u32, &GraphScope<'_>) -> Result<T, OpError>,
+    ) -> Result<Vec<T>, OpError> {
+        let (capture, _, stream) = self.capture()?;
+        let mut node = capture.begin_conditional(condition, Conditional::Switch(bodies))?;
+        let record = |number| self.body(&mut node, number as usize, |scope| run(number, scope));
+        let outputs = (0..bodies).map(record).collect::<Result<_, _>>()?;
+        capture.end_conditional(stream, node)?;
+        Ok(outputs)
+    }
+
+    /// Records one body of a conditional node.
+    fn body<T>(
+        &self,
+        node: &mut ConditionalNode,
+        number: usize,
+        run: impl FnOnce(&GraphScope<'_>) -> Result<T, OpError>,
+    ) -> Result<T, OpError> {
+        let (_, outside, _) = self.capture()?;
         // Its stream is free: what it records waits for nothing outside, and is ordered as a whole.
         let stream_of_memory = outside.context().new_stream()?;
-        let body = Box::new(capture.begin_body(condition, kind, outside)?);
+        let body = Box::new(node.begin_body(number, outside)?);
         let scope = Scope(Arc::new(Recording::Capture { capture: body, outside: stream_of_memory }));
         let execution = ExecutionContext::recording(outside, scope.0.clone());
         let output = run(&GraphScope { execution: &execution, thread: core::marker::PhantomData })?;
         if let Recording::Capture { capture: body, .. } = &*scope.0 {
-            capture.end_body(stream, body)?;
+            node.end_body(body)?;
         }
         Ok(output)
     }

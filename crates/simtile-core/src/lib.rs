@@ -62,7 +62,8 @@ pub use error::{
 pub use event::{Event, TimedEvent};
 pub use function::{Function, FunctionAttributes, GlobalAccess, ParameterLayout};
 pub use graph::{
-    Capture, CapturedGraph, Condition, Conditional, GraphExec, KernelNode, KernelPiece, Script, ScriptStats,
+    Capture, CapturedGraph, Condition, Conditional, ConditionalNode, GraphExec, KernelNode, KernelPiece,
+    Script, ScriptStats,
 };
 pub use launch::{
     ByAddress, ByReference, ByValue, KernelArgument, LaunchArgs, LaunchOptions, PreparedLaunch,

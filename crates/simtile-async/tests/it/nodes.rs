@@ -6,6 +6,7 @@ use simtile_async::{AsyncKernelLaunch, AsyncKernelLaunchBuilder, Conditional, Ke
 use simtile_core::{DeviceBuffer, Error, Function, GraphError};
 use simtile_driver::Entry;
 use simtile_driver::sys::CUresult;
+use simtile_sim::Simulator;
 use simtile_types::LaunchConfig;
 use std::time::Duration;
 
@@ -413,6 +414,118 @@ fn a_body_that_is_given_up_spoils_the_capture_and_nothing_else() {
     rig.clean();
 }
 
+/// Of several bodies one runs; all of them may touch the same memory.
+#[test]
+fn of_several_bodies_the_condition_chooses_one() {
+    let rig = rig();
+    let module = rig.context.load_module_from_ptx_src(CONDITIONAL).unwrap();
+    let (look, add) = (module.load_function("condition_of").unwrap(), module.load_function("add").unwrap());
+    let word = || DeviceBuffer::from_slice(&rig.stream, &[0u32]).unwrap();
+    let (mut number, mut sum, mut other_sum) = (word(), word(), word());
+    let graph = CudaGraph::scope(&rig.stream, |scope| {
+        let (which, whether) = (scope.condition(0)?, scope.condition(0)?);
+        scope.record(one(&look, |args| args.arg(which.handle()).read(&number)))?;
+        scope.record(one(&look, |args| args.arg(whether.handle()).read(&number)))?;
+        let numbers = scope.switch(&which, 3, |case, body| {
+            body.record(one(&add, |args| args.write(&mut sum).arg(10u32.pow(case))))?;
+            Ok(case)
+        })?;
+        assert_eq!(numbers, [0, 1, 2]);
+        let (then, otherwise) = scope.if_else(
+            &whether,
+            |body| body.record(one(&add, |args| args.write(&mut sum).arg(1000u32))).map(|_| "then"),
+            |body| {
+                body.record(one(&add, |args| args.write(&mut other_sum).arg(1u32)))?;
+                // One of the other kind inside, with a condition of the outermost graph.
+                body.switch(&which, 1, |_, body| {
+                    body.record(one(&add, |args| args.write(&mut other_sum).arg(10u32)))
+                })?;
+                Ok("else")
+            },
+        )?;
+        assert_eq!((then, otherwise), ("then", "else"));
+        Ok(())
+    })
+    .unwrap();
+    let stream = rig.context.new_stream().unwrap();
+    let (mut expected, mut other_expected) = (0, 0);
+    for value in [0u32, 1, 2, 3, 0, 2, u32::MAX] {
+        number.copy_from_slice(&stream, &[value]).unwrap();
+        graph.launch().enqueue_on(&rig.stream).unwrap();
+        expected += match value {
+            0..3 => 10u32.pow(value),
+            _ => 0,
+        };
+        match value {
+            0 => other_expected += 11,
+            _ => expected += 1000,
+        }
+        assert_eq!(sum.to_vec(&stream).unwrap(), [expected], "{value}");
+        assert_eq!(other_sum.to_vec(&stream).unwrap(), [other_expected], "{value}");
+    }
+    // What any of them touches is the graph's.
+    assert!(!sum.is_unique() && !other_sum.is_unique());
+    drop((graph, number, sum, other_sum, module, look, add));
+    assert!(rig.context.drain(SOON).is_complete());
+    assert_eq!((rig.sim.holdings().graphs, rig.context.stats().live_allocations), (0, 0));
+    rig.clean();
+}
+
+#[test]
+fn bodies_of_a_node_are_counted_and_each_is_recorded_once() {
+    let rig = rig();
+    let side = rig.context.new_stream().unwrap();
+    let mut word = DeviceBuffer::from_slice(&rig.stream, &[0u32]).unwrap();
+    let none = CudaGraph::scope(&rig.stream, |scope| {
+        let condition = scope.condition(0)?;
+        scope.switch(&condition, 0, |_, _| Ok(()))
+    });
+    assert!(none.unwrap_err().to_string().contains("one at least"));
+    let capture = rig.stream.begin_capture().unwrap();
+    let condition = capture.condition(&rig.stream, 5).unwrap();
+    let mut node = capture.begin_conditional(&condition, Conditional::Switch(6)).unwrap();
+    assert_eq!(node.bodies(), 6);
+    let body = node.begin_body(5, &side).unwrap();
+    body.submit(&side).fill(&mut word, 9).unwrap();
+    let twice = node.begin_body(5, &rig.context.new_stream().unwrap()).unwrap_err();
+    assert!(twice.to_string().contains("body 5 was begun already"), "{twice}");
+    let missing = node.begin_body(6, &side).unwrap_err();
+    assert!(missing.to_string().contains("it has 6 bodies, and none of number 6"), "{missing}");
+    assert!(node.end_body(&capture).unwrap_err().to_string().contains("is no body of it"));
+    node.end_body(&body).unwrap();
+    assert!(node.end_body(&body).is_err(), "it has ended");
+    // The others are empty.
+    capture.end_conditional(&rig.stream, node).unwrap();
+    rig.stream.submit().graph(&capture.finish().unwrap().instantiate().unwrap()).unwrap();
+    assert_eq!(word.to_vec(&side).unwrap(), [9]);
+    // A node without a place is no part of any graph.
+    let capture = rig.stream.begin_capture().unwrap();
+    let condition = capture.condition(&rig.stream, 1).unwrap();
+    drop(capture.begin_conditional(&condition, Conditional::If).unwrap());
+    assert!(capture.finish().unwrap_err().to_string().contains("given up"));
+    word.fill(&rig.stream, 1).unwrap();
+    rig.clean();
+}
+
+#[test]
+fn drivers_before_12_8_have_one_body_and_say_so() {
+    let sim = Simulator::builder().driver_version(12060).quiet().build();
+    let context = simtile_core::Device::new(sim.driver(), 0).unwrap().primary_context().unwrap();
+    let stream = context.new_stream().unwrap();
+    let graph = |kind| {
+        CudaGraph::scope(&stream, |scope| {
+            let condition = scope.condition(1)?;
+            scope.conditional(&condition, kind, |body| body.record(zeros::<u32>(4)).map(drop))
+        })
+    };
+    graph(Conditional::If).unwrap();
+    for kind in [Conditional::IfElse, Conditional::Switch(1)] {
+        let error = graph(kind).unwrap_err().to_string();
+        assert!(error.contains("it came with CUDA 12.8, and the driver has 12.6"), "{error}");
+    }
+    zeros::<u32>(4).sync_on(&stream).unwrap();
+}
+
 crate::schedules::explored!(
     a_kernel_of_a_graph_is_given_other_arguments
     what_is_no_launch_of_that_kernel_is_refused
@@ -424,4 +537,7 @@ crate::schedules::explored!(
     bodies_of_conditional_nodes_have_conditional_nodes
     a_conditional_node_comes_behind_what_its_body_conflicts_with
     a_body_that_is_given_up_spoils_the_capture_and_nothing_else
+    of_several_bodies_the_condition_chooses_one
+    bodies_of_a_node_are_counted_and_each_is_recorded_once
+    drivers_before_12_8_have_one_body_and_say_so
 );

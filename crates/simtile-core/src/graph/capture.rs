@@ -43,6 +43,15 @@ pub(super) struct Touched {
     pub inner: u64,
 }
 
+impl Touched {
+    /// With what the nodes of a part touch, whose kernels have no names here.
+    pub fn join(&mut self, part: Self) {
+        self.all.extend(part.all.into_iter().map(|touch| NodeTouch { named: None, ..touch }));
+        self.outside = self.outside.max(part.outside);
+        self.inner += part.inner;
+    }
+}
+
 pub(super) struct NodeTouch {
     pub access: CapturedAccess,
     /// Which of the named kernels; `None`: another node.
@@ -349,7 +358,7 @@ impl Capture {
     pub fn end(&self) -> Result<CapturedGraph, GraphError> {
         let on = || format!("capture on {}", self.origin);
         if self.body.is_some() {
-            let why = "it is the body of a conditional node, which Capture::end_body ends".into();
+            let why = "it is the body of a conditional node, which ConditionalNode::end_body ends".into();
             return Err(GraphError::NotUpdatable { what: on(), why });
         }
         let (graph, touched, kept) = self.end_all()?;

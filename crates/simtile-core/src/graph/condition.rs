@@ -1,9 +1,10 @@
 //! Conditional nodes: work of a graph that runs if, or as long as, a kernel says so.
 
+use super::capture::{Kept, Touched};
 use super::{Capture, CapturedGraph};
-use crate::error::{GraphError, On, OnStream};
+use crate::error::{GraphError, On, OnStream, StreamError};
 use crate::stream::Submit;
-use crate::{Stream, Submission, SubmitBuilder};
+use crate::{Context, Stream};
 use simtile_driver::sys::*;
 use simtile_driver::{Driver, DriverError, call};
 use simtile_sync::Arc;
@@ -87,13 +88,129 @@ impl Condition {
     }
 }
 
-/// What a conditional node does with its body.
+/// What a conditional node does with its bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Conditional {
-    /// Runs it once if the condition is not 0.
+    /// Runs its one body once if the condition is not 0.
     If,
-    /// Runs it as long as the condition is not 0, which is looked at before each time.
+    /// Runs the first of two bodies if the condition is not 0, else the second. Needs CUDA 12.8.
+    IfElse,
+    /// Runs its one body as long as the condition is not 0, which is looked at before each time.
     While,
+    /// Of so many bodies runs the one whose number the condition is, counted from 0; none if there is no such. Needs CUDA 12.8.
+    Switch(u32),
+}
+
+impl Conditional {
+    /// How many bodies it has.
+    pub fn bodies(self) -> u32 {
+        match self {
+            Self::If | Self::While => 1,
+            Self::IfElse => 2,
+            Self::Switch(bodies) => bodies,
+        }
+    }
+
+    fn raw(self) -> CUgraphConditionalNodeType {
+        match self {
+            Self::If | Self::IfElse => CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF,
+            Self::While => CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_WHILE,
+            Self::Switch(_) => CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_SWITCH,
+        }
+    }
+
+    /// The first version of the driver that has it.
+    fn since(self) -> i32 {
+        match self {
+            Self::If | Self::While => 12040,
+            Self::IfElse | Self::Switch(_) => 12080,
+        }
+    }
+}
+
+/// The bodies of a node, by number. `None`: begun.
+type Bodies = SmallVec<[Option<CUgraph>; 2]>;
+
+/// A conditional node that has no place in its graph yet: [`Capture::begin_conditional`] makes it, its bodies are recorded one after another,
+/// [`Capture::end_conditional`] gives it its place. Dropped before, it spoils the capture: [`Capture::finish`] fails then.
+pub struct ConditionalNode {
+    node: CUgraphNode,
+    /// They are parts of the node. `None`: begun already.
+    bodies: Bodies,
+    /// Bodies that were begun and have not ended.
+    open: usize,
+    /// What the ended ones touch and keep.
+    touched: Touched,
+    kept: Kept,
+    /// The graph of the outermost capture, and the number of that.
+    root: CUgraph,
+    capture: u64,
+    context: Arc<Context>,
+}
+
+impl ConditionalNode {
+    /// How many bodies it has.
+    pub fn bodies(&self) -> usize {
+        self.bodies.len()
+    }
+
+    fn refuse<T>(&self, why: impl Into<String>) -> Result<T, GraphError> {
+        Err(GraphError::NotUpdatable { what: format!("{self:?}"), why: why.into() })
+    }
+
+    /// Begins to record the body of this number, counted from 0, on the stream `on`, which takes no part in the node's capture. One that is
+    /// never begun is empty. A body may have conditional nodes of its own.
+    ///
+    /// # Errors
+    /// [`GraphError::NotUpdatable`]: there is no such body, or it was begun already; else as [`Stream::begin_capture`].
+    pub fn begin_body(&mut self, number: usize, on: &Arc<Stream>) -> Result<Capture, GraphError> {
+        if *self.context != **on.context() {
+            let other = StreamError::OtherContext {
+                user: format!("{self:?}"),
+                user_context: self.context.to_string(),
+                used: on.to_string(),
+                used_context: on.context().to_string(),
+            };
+            return Err(GraphError::from_stream(other));
+        }
+        let graph = match self.bodies.get(number) {
+            None => {
+                return self.refuse(format!("it has {} bodies, and none of number {number}", self.bodies()));
+            }
+            Some(None) => return self.refuse(format!("body {number} was begun already")),
+            Some(&Some(graph)) => graph,
+        };
+        let body = Body { graph, node: self.node, root: self.root, capture: self.capture };
+        let capture = on.capture_into(Some(body)).map_err(GraphError::from_stream)?;
+        self.bodies[number] = None;
+        self.open += 1;
+        Ok(capture)
+    }
+
+    /// Ends a body that [`ConditionalNode::begin_body`] began.
+    ///
+    /// # Errors
+    /// [`GraphError::NotUpdatable`]: it is no body of this node. The driver's: not every kind of node may be in a body; the node's capture is
+    /// spoiled then.
+    pub fn end_body(&mut self, body: &Capture) -> Result<(), GraphError> {
+        if !body.body.is_some_and(|of| of.node == self.node && of.capture == self.capture) {
+            return self.refuse(format!("{body:?} is no body of it"));
+        }
+        let (_, touched, kept) = body.end_all()?;
+        if touched.bodies == 0 {
+            self.open -= 1;
+        }
+        self.touched.join(touched);
+        self.kept.join(&kept);
+        Ok(())
+    }
+}
+
+impl core::fmt::Debug for ConditionalNode {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "ConditionalNode(of capture {}, {} bodies)", self.capture, self.bodies())
+    }
 }
 
 impl Capture {
@@ -129,67 +246,75 @@ impl Capture {
         self.body.as_ref().map_or(self.id(), |body| body.capture)
     }
 
-    /// Begins to record the body of a conditional node on the stream `on`, which takes no part in this capture. The node gets its place by
-    /// [`Capture::end_body`], behind what has been recorded on a stream of this capture until then. A body may have conditional nodes of its
-    /// own.
-    ///
-    /// A body that is not ended spoils this capture: [`Capture::finish`] fails then.
+    /// Begins a conditional node. Its bodies are recorded by [`ConditionalNode::begin_body`], then [`Capture::end_conditional`] gives it its place.
     ///
     /// # Errors
-    /// [`GraphError::NotUpdatable`] for a condition of another graph; else as [`Stream::begin_capture`]. The driver's.
-    pub fn begin_body(
+    /// [`GraphError::NotUpdatable`] for a condition of another graph, and for kinds that the driver's version does not have. The driver's.
+    pub fn begin_conditional(
         &self,
         condition: &Condition,
         kind: Conditional,
-        on: &Arc<Stream>,
-    ) -> Result<Capture, GraphError> {
+    ) -> Result<ConditionalNode, GraphError> {
+        let refuse =
+            |why: String| Err(GraphError::NotUpdatable { what: format!("{kind:?} node of {self:?}"), why });
         if condition.capture != self.outermost() {
-            let why = "the condition is of another capture".into();
-            return Err(GraphError::NotUpdatable { what: format!("conditional node of {self:?}"), why });
+            return refuse("the condition is of another capture".into());
+        }
+        if kind.bodies() == 0 {
+            return refuse("it has no bodies, and must have one at least".into());
         }
         let origin = self.origin();
         self.takes(origin).map_err(GraphError::from_stream)?;
-        origin.same_context(on.context(), || on.to_string()).map_err(GraphError::from_stream)?;
-        // From here on there may be a node without a body.
+        let (context, on) = (origin.context(), || format!("conditional node of a capture on {origin}"));
+        let version = context.with_current(|driver| driver.version()).on::<GraphError>(on)?;
+        if version < kind.since() {
+            let of = |version: i32| format!("{}.{}", version / 1000, version % 1000 / 10);
+            return refuse(format!(
+                "it came with CUDA {}, and the driver has {}",
+                of(kind.since()),
+                of(version)
+            ));
+        }
+        // From here on there may be a node without a place.
         self.bodies(1);
-        let context = origin.context();
-        let own = context.cu_ctx();
         let made = context.with_current(|driver| {
             let graph = Place::of(driver, origin.cu_stream())?.graph;
-            let (node, body) = new_node(driver, graph, &[], own, condition.handle, kind)?;
-            let root = self.body.as_ref().map_or(graph, |body| body.root);
-            Ok(Body { graph: body, node, root, capture: condition.capture })
+            let (node, bodies) = new_node(driver, graph, context.cu_ctx(), condition.handle, kind)?;
+            Ok((graph, node, bodies))
         });
-        let body = made.on::<GraphError>(|| format!("conditional node of a capture on {origin}"))?;
-        self.inner(1);
-        on.capture_into(Some(body)).map_err(GraphError::from_stream)
+        let (graph, node, bodies) = made.on::<GraphError>(on)?;
+        self.inner(bodies.len() as u64);
+        Ok(ConditionalNode {
+            node,
+            bodies,
+            open: 0,
+            touched: Touched::default(),
+            kept: Kept::default(),
+            root: self.body.map_or(graph, |body| body.root),
+            capture: condition.capture,
+            context: context.clone(),
+        })
     }
 
-    /// Ends a body that [`Capture::begin_body`] began. The node comes behind what was recorded on `stream` so far, and what it accesses counts
-    /// as accessed by the graph in any case.
+    /// Gives a conditional node its place: behind what was recorded on `stream` so far. What any of its bodies accesses counts as accessed by the
+    /// graph.
     ///
     /// # Errors
-    /// [`GraphError::NotUpdatable`]: it is no body, or one of another capture. The driver's: not every kind of node may be in a body. This
-    /// capture is spoiled then.
-    pub fn end_body(&self, stream: &Arc<Stream>, body: &Capture) -> Result<(), GraphError> {
-        let Some(Body { node, capture, .. }) = body.body else {
-            let why = "it is no body of a conditional node".into();
-            return Err(GraphError::NotUpdatable { what: format!("{body:?}"), why });
-        };
-        if capture != self.outermost() {
-            let why = "it is a body of another capture".into();
-            return Err(GraphError::NotUpdatable { what: format!("{body:?}"), why });
+    /// [`GraphError::NotUpdatable`] for a node of another capture; [`GraphError::Stream`] for a stream that takes no part in this one; the
+    /// driver's. This capture is spoiled then.
+    pub fn end_conditional(&self, stream: &Arc<Stream>, node: ConditionalNode) -> Result<(), GraphError> {
+        if node.capture != self.outermost() {
+            return node.refuse("it is of another capture");
         }
-        let (_, touched, kept) = body.end_all()?;
-        let open = touched.bodies;
-        // (The driver's graph is the node's.)
-        let body = CapturedGraph::new(stream.context(), CUgraph::NULL, body.id(), touched, kept);
-        self.keep_all(body.kept());
-        self.inner(body.graphs() - 1);
+        let ConditionalNode { node, open, touched, kept, context, .. } = node;
+        // (The driver's graphs are the node's.)
+        let bodies = CapturedGraph::new(&context, CUgraph::NULL, self.id(), touched, kept);
+        self.keep_all(bodies.kept());
+        self.inner(bodies.graphs() - 1);
         let calls = |driver, raw| Place::put_behind(driver, raw, node);
-        let submit = Submit { outside: body.outside(), ..Submit::PLAIN };
+        let submit = Submit { outside: bodies.outside(), ..Submit::PLAIN };
         let on = || "conditional node".to_string();
-        self.record::<GraphError>(stream, &[], &body.replayed(), None, submit, on, calls)?;
+        self.record::<GraphError>(stream, &[], &bodies.replayed(), None, submit, on, calls)?;
         if open == 0 {
             self.bodies(-1);
         }
@@ -208,82 +333,30 @@ pub(super) struct Body {
     capture: u64,
 }
 
-impl SubmitBuilder<'_> {
-    /// Records a conditional node in a capture: `body`, if the condition says so. What the body accesses counts as accessed by the graph
-    /// in any case. Kernels that set the condition for it are recorded before it on the same stream, or in the body.
-    ///
-    /// # Errors
-    /// [`GraphError::NotUpdatable`] outside of the condition's capture; the driver's: not every kind of node may be in a body.
-    pub fn conditional(
-        self,
-        condition: &Condition,
-        kind: Conditional,
-        body: &CapturedGraph,
-    ) -> Result<Submission, GraphError> {
-        let stream = self.stream();
-        let Some(capture) = self.capture().filter(|capture| capture.outermost() == condition.capture) else {
-            let why = "the condition is of another capture".into();
-            return Err(GraphError::NotUpdatable { what: format!("conditional node on {stream}"), why });
-        };
-        stream.same_context(body.context(), || body.to_string()).map_err(GraphError::from_stream)?;
-        capture.keep_all(body.kept());
-        let own = stream.context().cu_ctx();
-        let (handle, child) = (condition.handle, body.cu_graph());
-        let calls = |driver, raw| add_conditional(driver, raw, own, handle, kind, child);
-        let on = || format!("conditional node with {body}");
-        let accesses = body.replayed();
-        let submit = Submit { outside: body.outside(), ..Submit::PLAIN };
-        capture.record::<GraphError>(stream, &[], &accesses, None, submit, on, calls)?;
-        capture.inner(1 + body.graphs());
-        Ok(Submission::nothing(stream))
-    }
-}
-
-fn add_conditional(
-    driver: Driver,
-    stream: CUstream,
-    context: CUcontext,
-    handle: u64,
-    kind: Conditional,
-    child: CUgraph,
-) -> Result<(), DriverError> {
-    let Place { graph, behind } = Place::of(driver, stream)?;
-    let (node, body) = new_node(driver, graph, &behind, context, handle, kind)?;
-    let mut inner = CUgraphNode::NULL;
-    // SAFETY: both graphs are alive, the out-pointer is valid for the call.
-    unsafe { call!(driver, cuGraphAddChildGraphNode(&mut inner, body, core::ptr::null(), 0, child)) }?;
-    Place::go_behind(driver, stream, node)
-}
-
-/// A conditional node with an empty body.
+/// A conditional node with empty bodies, behind nothing.
 fn new_node(
     driver: Driver,
     graph: CUgraph,
-    behind: &[CUgraphNode],
     context: CUcontext,
     handle: u64,
     kind: Conditional,
-) -> Result<(CUgraphNode, CUgraph), DriverError> {
-    let type_ = match kind {
-        Conditional::If => CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_IF,
-        Conditional::While => CUgraphConditionalNodeType::CU_GRAPH_COND_TYPE_WHILE,
-    };
+) -> Result<(CUgraphNode, Bodies), DriverError> {
     // SAFETY: zeros are valid in every field.
     let mut params: CUgraphNodeParams = unsafe { core::mem::zeroed() };
     params.type_ = CUgraphNodeType::CU_GRAPH_NODE_TYPE_CONDITIONAL;
     params.u.conditional = CUDA_CONDITIONAL_NODE_PARAMS {
         handle,
-        type_,
-        size: 1,
+        type_: kind.raw(),
+        size: kind.bodies(),
         phGraph_out: core::ptr::null_mut(),
         ctx: context,
     };
-    let mut node = CUgraphNode::NULL;
-    let (list, count, none) = (behind.as_ptr(), behind.len(), core::ptr::null());
-    // SAFETY: graphs, nodes and the condition are alive; parameters and out-pointers are valid for the calls. The driver has written the list
-    // of bodies, of which there is one.
+    let (mut node, none) = (CUgraphNode::NULL, core::ptr::null());
+    // SAFETY: the graph and the condition are alive; parameters and out-pointers are valid for the calls. The driver has written the list of
+    // bodies, of which there are as many as were asked for.
     unsafe {
-        call!(driver, cuGraphAddNode(&mut node, graph, list, none, count, &mut params))?;
-        Ok((node, *params.u.conditional.phGraph_out))
+        call!(driver, cuGraphAddNode(&mut node, graph, none, core::ptr::null(), 0, &mut params))?;
+        let bodies = core::slice::from_raw_parts(params.u.conditional.phGraph_out, kind.bodies() as usize);
+        Ok((node, bodies.iter().copied().map(Some).collect()))
     }
 }

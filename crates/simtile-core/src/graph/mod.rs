@@ -27,7 +27,7 @@ mod script;
 pub(crate) use capture::Kept;
 pub use capture::{Capture, KernelNode};
 pub(crate) use condition::Place;
-pub use condition::{Condition, Conditional};
+pub use condition::{Condition, Conditional, ConditionalNode};
 pub use exec::{CapturedGraph, GraphExec};
 pub(crate) use script::{Kernel, Plain};
 pub use script::{KernelPiece, Script, ScriptStats};

@@ -329,10 +329,6 @@ impl<'a> SubmitBuilder<'a> {
         self.plainly(Plain::Order).reach(Reach::Order).run(true, || "an order".into(), |_, _| Ok(()))
     }
 
-    pub(crate) fn capture(&self) -> Option<&'a Capture> {
-        self.capture
-    }
-
     pub(crate) fn into_capture(mut self, capture: &'a Capture) -> Self {
         self.capture = Some(capture);
         self

@@ -163,10 +163,12 @@ fn free(call: &Call<'_>, address: CUdeviceptr) -> Res<NodeWork> {
 /// A conditional node, with empty bodies.
 fn conditional(call: &Call<'_>, params: &CUDA_CONDITIONAL_NODE_PARAMS) -> Res<NodeWork> {
     type Kind = CUgraphConditionalNodeType;
+    // A second body and switches came with CUDA 12.8.
+    let several = call.core.config.driver_version >= 12080;
     let fits = match params.type_ {
-        Kind::CU_GRAPH_COND_TYPE_IF => matches!(params.size, 1 | 2),
+        Kind::CU_GRAPH_COND_TYPE_IF => params.size == 1 || params.size == 2 && several,
         Kind::CU_GRAPH_COND_TYPE_WHILE => params.size == 1,
-        Kind::CU_GRAPH_COND_TYPE_SWITCH => (1..=MOST_BODIES).contains(&params.size),
+        Kind::CU_GRAPH_COND_TYPE_SWITCH => several && (1..=MOST_BODIES).contains(&params.size),
         _ => false,
     };
     if !fits {
