@@ -471,6 +471,53 @@ fn of_several_bodies_the_condition_chooses_one() {
     rig.clean();
 }
 
+/// A body is a part of its graph: the end of the capture, however it comes, ends those that are being recorded, and none begins after it.
+#[test]
+fn a_body_does_not_outlive_the_capture_that_it_is_of() {
+    let rig = rig();
+    let (side, deep) = (rig.context.new_stream().unwrap(), rig.context.new_stream().unwrap());
+    let mut word = DeviceBuffer::from_slice(&rig.stream, &[0u32]).unwrap();
+    for way in 0..4 {
+        let capture = rig.stream.begin_capture().unwrap();
+        let condition = capture.condition(&rig.stream, 1).unwrap();
+        let mut node = capture.begin_conditional(&condition, Conditional::IfElse).unwrap();
+        let body = node.begin_body(0, &side).unwrap();
+        let mut inner = body.begin_conditional(&condition, Conditional::If).unwrap();
+        let nested = inner.begin_body(0, &deep).unwrap();
+        nested.submit(&deep).fill(&mut word, 1).unwrap();
+        match way {
+            0 => drop(capture),
+            1 => assert!(capture.finish().unwrap_err().to_string().contains("given up")),
+            2 => capture.abandon(),
+            _ => {
+                // Where no call may be made, in the background.
+                let other = rig.context.new_stream().unwrap();
+                other.launch_host_function(move || drop(capture)).unwrap();
+                other.synchronize().unwrap();
+                assert!(rig.context.drain(SOON).is_complete());
+            }
+        }
+        for (of, on) in [(&body, &side), (&nested, &deep)] {
+            let refused = of.submit(on).fill(&mut word, 2).unwrap_err().to_string();
+            assert!(refused.contains("the capture has ended"), "{way}: {refused}");
+        }
+        let late = node.begin_body(1, &rig.context.new_stream().unwrap()).unwrap_err().to_string();
+        assert!(late.contains("the capture that it is of has ended"), "{way}: {late}");
+        assert!(body.begin_conditional(&condition, Conditional::If).is_err());
+        assert!(inner.end_body(&nested).is_err() && node.end_body(&body).is_err());
+        drop((nested, inner, body, node));
+        // All three streams take work again.
+        for stream in [&rig.stream, &side, &deep] {
+            word.fill(stream, 4).unwrap();
+        }
+        assert_eq!(word.to_vec(&side).unwrap(), [4]);
+        assert!(rig.context.drain(SOON).is_complete());
+        assert_eq!((rig.sim.holdings().graphs, rig.sim.holdings().captures), (0, 0), "{way}");
+    }
+    assert!(word.is_unique());
+    rig.clean();
+}
+
 #[test]
 fn bodies_of_a_node_are_counted_and_each_is_recorded_once() {
     let rig = rig();
@@ -539,5 +586,6 @@ crate::schedules::explored!(
     a_body_that_is_given_up_spoils_the_capture_and_nothing_else
     of_several_bodies_the_condition_chooses_one
     bodies_of_a_node_are_counted_and_each_is_recorded_once
+    a_body_does_not_outlive_the_capture_that_it_is_of
     drivers_before_12_8_have_one_body_and_say_so
 );

@@ -15,6 +15,7 @@ use simtile_driver::{Driver, DriverError, call};
 use simtile_hazard::planted::{Bug, is_planted};
 use simtile_hazard::{Access, AxisId, CapturedAccess, Outside, RegionId};
 use simtile_sync::{Arc, Mutex};
+use std::sync::Weak;
 
 type Tracked = simtile_hazard::Capture<CoreBackend>;
 
@@ -37,8 +38,8 @@ pub(super) struct Touched {
     naming: bool,
     /// Whether a node may wait for something that is no work of a stream: then each replay does.
     pub outside: Outside,
-    /// Bodies of conditional nodes that were begun and not ended.
-    pub bodies: usize,
+    /// Conditional nodes that have no place, or a body that was not ended.
+    pub unplaced: usize,
     /// Graphs that nodes have: of child nodes, and bodies.
     pub inner: u64,
 }
@@ -99,14 +100,63 @@ impl Kept {
 /// Where no call may be made (inside a host function, and inside [`SubmitBuilder::foreign`]) the end is handed to a background thread, and
 /// the streams give [`StreamError::Capturing`] until it has been done. [`Context::drain`](crate::Context::drain) waits for it.
 pub struct Capture {
-    /// `None` once it has ended. Held while something is recorded.
-    capture: Mutex<Option<Tracked>>,
+    /// Held while something is recorded.
+    capture: Arc<Slot>,
     origin: Arc<Stream>,
     id: u64,
     kept: Mutex<Kept>,
     touched: Mutex<Touched>,
     /// It records the body of a conditional node of another capture, into a graph that is that one's.
     pub(super) body: Option<Body>,
+    /// Of the outermost capture.
+    pub(super) bodies: Arc<Bodies>,
+}
+
+/// `None` once the capture has ended.
+type Slot = Mutex<Option<Tracked>>;
+
+/// The captures of bodies that go on inside of the outermost one's graph, at whatever depth. Their graphs are parts of that one, so its end ends
+/// them first, and none begins after it.
+///
+/// Lock order: this one, then a stream's (a body begins); nobody holds it and waits for a capture.
+#[derive(Default)]
+pub(super) struct Bodies(Mutex<OpenBodies>);
+
+#[derive(Default)]
+struct OpenBodies {
+    closed: bool,
+    open: Vec<(Weak<Slot>, Arc<Stream>)>,
+}
+
+impl Bodies {
+    /// Begins a body, unless the outermost capture has ended: `None`.
+    pub fn begin<E>(&self, begin: impl FnOnce() -> Result<Capture, E>) -> Option<Result<Capture, E>> {
+        let mut bodies = self.0.lock();
+        if bodies.closed {
+            return None;
+        }
+        let begun = begin();
+        if let Ok(body) = &begun {
+            bodies.open.retain(|(slot, _)| slot.strong_count() > 0);
+            bodies.open.push((Arc::downgrade(&body.capture), body.origin.clone()));
+        }
+        Some(begun)
+    }
+
+    /// Ends those that go on. Not where no call may be made: whoever records one may be the calling thread.
+    fn end(&self) {
+        let open = {
+            let mut bodies = self.0.lock();
+            bodies.closed = true;
+            core::mem::take(&mut bodies.open)
+        };
+        for (slot, origin) in open {
+            let body = slot.upgrade().and_then(|slot| slot.lock().take());
+            if let Some(body) = body {
+                throw_away(&origin, body, None);
+            }
+        }
+    }
 }
 
 impl Stream {
@@ -116,11 +166,15 @@ impl Stream {
     /// [`StreamError::Capturing`]; default streams cannot be captured; the driver's. Nothing has changed then.
     pub fn begin_capture(self: &Arc<Self>) -> Result<Capture, StreamError> {
         self.on_its_thread()?;
-        self.capture_into(None)
+        self.capture_into(None, Arc::default())
     }
 
     /// Begins to record into a graph of its own, or into the body of a conditional node.
-    pub(super) fn capture_into(self: &Arc<Self>, body: Option<Body>) -> Result<Capture, StreamError> {
+    pub(super) fn capture_into(
+        self: &Arc<Self>,
+        body: Option<Body>,
+        bodies: Arc<Bodies>,
+    ) -> Result<Capture, StreamError> {
         not_default(self)?;
         let link = self.context().link();
         let Some(tracked) = self.tracked() else {
@@ -148,12 +202,13 @@ impl Stream {
         let capture = begun.map_err(|error| self.refused::<StreamError>(error, &[], || self.to_string()))?;
         let id = super::next_world();
         Ok(Capture {
-            capture: Mutex::new(Some(capture)),
+            capture: Arc::new(Mutex::new(Some(capture))),
             origin: self.clone(),
             id,
             kept: Mutex::default(),
             touched: Mutex::default(),
             body,
+            bodies,
         })
     }
 }
@@ -199,11 +254,16 @@ impl Capture {
         }
     }
 
-    /// Refuses a stream that is not one of the capture's.
-    pub(super) fn takes(&self, stream: &Stream) -> Result<(), StreamError> {
+    /// Runs calls about the graph as it is recorded on one of the capture's streams; another stream is refused. The capture does not end
+    /// meanwhile.
+    pub(super) fn while_it_goes_on<R>(
+        &self,
+        stream: &Stream,
+        calls: impl FnOnce() -> R,
+    ) -> Result<R, StreamError> {
         match (&*self.capture.lock(), stream.tracked()) {
             (None, _) => Err(over(stream)),
-            (Some(capture), Some(tracked)) if capture.has(tracked) => Ok(()),
+            (Some(capture), Some(tracked)) if capture.has(tracked) => Ok(calls()),
             _ => {
                 let what = format!("it takes no part in {self:?}");
                 Err(StreamError::Refused { stream: stream.to_string(), what })
@@ -276,7 +336,7 @@ impl Capture {
     }
 
     /// That launch was recorded.
-    pub(crate) fn named(&self, stream: &Stream, name: u32) -> Result<(), GraphError> {
+    fn named(&self, stream: &Stream, name: u32) -> Result<(), GraphError> {
         let node = self.last_node(stream)?;
         if let Some(named) = self.touched.lock().named.get_mut(name as usize) {
             named.node = node;
@@ -288,10 +348,10 @@ impl Capture {
         self.kept.lock().join(other);
     }
 
-    /// Has so many bodies of conditional nodes begin, or end.
-    pub(super) fn bodies(&self, change: isize) {
-        let bodies = &mut self.touched.lock().bodies;
-        *bodies = bodies.saturating_add_signed(change);
+    /// There are so many more conditional nodes without a place, or fewer.
+    pub(super) fn unplaced(&self, change: isize) {
+        let unplaced = &mut self.touched.lock().unplaced;
+        *unplaced = unplaced.saturating_add_signed(change);
     }
 
     /// Nodes have so many graphs more.
@@ -339,7 +399,17 @@ impl Capture {
             all.all.extend(touched);
             all.outside = all.outside.max(submit.outside);
         }
-        capture.submit(tracked, accesses, |handle| handle.call(link, submit.current, calls)).map_err(refused)
+        capture
+            .submit(tracked, accesses, |handle| handle.call(link, submit.current, calls))
+            .map_err(refused)?;
+        // Before others record, or the capture ends.
+        match name.map(|name| self.named(stream, name)) {
+            Some(Err(error)) => {
+                let what = error.to_string();
+                Err(E::from_stream(StreamError::Refused { stream: stream.to_string(), what }))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ends the capture.
@@ -363,7 +433,7 @@ impl Capture {
         }
         let (graph, touched, kept) = self.end_all()?;
         // Whatever is in the body that was given up, it is not what was meant.
-        if touched.bodies > 0 {
+        if touched.unplaced > 0 {
             destroy(&self.origin, graph, touched.inner);
             let why = "the body of a conditional node was given up".into();
             return Err(GraphError::NotUpdatable { what: on(), why });
@@ -378,6 +448,9 @@ impl Capture {
         if in_host_function() {
             self.abandon();
             return Err(GraphError::from_call(CallError::InHostFunction, on()));
+        }
+        if self.body.is_none() {
+            self.bodies.end();
         }
         let Some(capture) = self.capture.lock().take() else {
             return Err(GraphError::NotUpdatable { what: on(), why: "it has ended".into() });
@@ -413,21 +486,28 @@ impl Capture {
             false => self.capture.lock().take(),
         };
         if let Some(capture) = capture {
-            let inner = self.touched.lock().inner;
-            throw_away(&self.origin, capture, self.body.is_none().then_some(inner));
+            throw_away(&self.origin, capture, self.owns());
         }
+    }
+
+    /// What ends with it; `None`: it is a part of another.
+    fn owns(&self) -> Option<(u64, Arc<Bodies>)> {
+        self.body.is_none().then(|| (self.touched.lock().inner, self.bodies.clone()))
     }
 }
 
 /// Ends a capture that nobody wants: now, or on a background thread where no call may be made. Its streams are its own until then.
-/// `owns`: how many graphs it has inside; `None`: it is a part of another.
-fn throw_away(origin: &Arc<Stream>, capture: Tracked, owns: Option<u64>) {
+/// `owns`: how many graphs it has inside, and the bodies; `None`: it is a part of another.
+fn throw_away(origin: &Arc<Stream>, capture: Tracked, owns: Option<(u64, Arc<Bodies>)>) {
     if crate::sys::is_forked() {
         core::mem::forget(capture);
         return;
     }
     let stream = origin.clone();
     let end = move || {
+        if let Some((_, bodies)) = &owns {
+            bodies.end();
+        }
         let mut graph = CUgraph::NULL;
         let (axes, mut stuck) = (capture.axes(), false);
         // The answer says what spoiled the capture; whoever dropped it has that error already.
@@ -435,7 +515,7 @@ fn throw_away(origin: &Arc<Stream>, capture: Tracked, owns: Option<u64>) {
         if stuck {
             fail(&stream, &axes);
         }
-        if let Some(inner) = owns {
+        if let Some((inner, _)) = owns {
             destroy(&stream, graph, inner);
         }
     };
@@ -487,9 +567,9 @@ fn destroy(stream: &Stream, graph: CUgraph, inner: u64) {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        if let Some(capture) = self.capture.get_mut().take() {
-            let inner = self.touched.get_mut().inner;
-            throw_away(&self.origin, capture, self.body.is_none().then_some(inner));
+        let capture = self.capture.lock().take();
+        if let Some(capture) = capture {
+            throw_away(&self.origin, capture, self.owns());
         }
     }
 }

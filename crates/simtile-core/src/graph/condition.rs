@@ -138,7 +138,7 @@ pub struct ConditionalNode {
     node: CUgraphNode,
     /// They are parts of the node. `None`: begun already.
     bodies: Bodies,
-    /// Bodies that were begun and have not ended.
+    /// How many were begun and have not ended.
     open: usize,
     /// What the ended ones touch and keep.
     touched: Touched,
@@ -147,6 +147,8 @@ pub struct ConditionalNode {
     root: CUgraph,
     capture: u64,
     context: Arc<Context>,
+    /// The node lives as long as these may begin.
+    open_bodies: Arc<super::capture::Bodies>,
 }
 
 impl ConditionalNode {
@@ -182,7 +184,9 @@ impl ConditionalNode {
             Some(&Some(graph)) => graph,
         };
         let body = Body { graph, node: self.node, root: self.root, capture: self.capture };
-        let capture = on.capture_into(Some(body)).map_err(GraphError::from_stream)?;
+        let begun = self.open_bodies.begin(|| on.capture_into(Some(body), self.open_bodies.clone()));
+        let Some(begun) = begun else { return self.refuse("the capture that it is of has ended") };
+        let capture = begun.map_err(GraphError::from_stream)?;
         self.bodies[number] = None;
         self.open += 1;
         Ok(capture)
@@ -198,7 +202,7 @@ impl ConditionalNode {
             return self.refuse(format!("{body:?} is no body of it"));
         }
         let (_, touched, kept) = body.end_all()?;
-        if touched.bodies == 0 {
+        if touched.unplaced == 0 {
             self.open -= 1;
         }
         self.touched.join(touched);
@@ -219,24 +223,26 @@ impl Capture {
     /// # Errors
     /// [`GraphError::Stream`] for a stream of another capture, or of none. The driver's; [`GraphError::Driver`] with `is_missing_entry` where it has no conditional nodes (before CUDA 12.4).
     pub fn condition(&self, stream: &Stream, default: u32) -> Result<Condition, GraphError> {
-        self.takes(stream).map_err(GraphError::from_stream)?;
-        let context = stream.context().clone();
-        let handle = context.with_current(|driver| {
-            // Those of a body are the outermost graph's.
-            let graph = match &self.body {
-                Some(body) => body.root,
-                None => Place::of(driver, stream.cu_stream())?.graph,
-            };
-            let (mut handle, own) = (0, context.cu_ctx());
-            // SAFETY: graph and context are alive, the out-pointer is valid for the call.
-            unsafe {
-                call!(
-                    driver,
-                    cuGraphConditionalHandleCreate(&mut handle, graph, own, default, ASSIGN_DEFAULT)
-                )
-            }?;
-            Ok(handle)
-        });
+        let context = stream.context();
+        let create = || {
+            context.with_current(|driver| {
+                // Those of a body are the outermost graph's.
+                let graph = match &self.body {
+                    Some(body) => body.root,
+                    None => Place::of(driver, stream.cu_stream())?.graph,
+                };
+                let (mut handle, own) = (0, context.cu_ctx());
+                // SAFETY: graph and context are alive, the out-pointer is valid for the call.
+                unsafe {
+                    call!(
+                        driver,
+                        cuGraphConditionalHandleCreate(&mut handle, graph, own, default, ASSIGN_DEFAULT)
+                    )
+                }?;
+                Ok(handle)
+            })
+        };
+        let handle = self.while_it_goes_on(stream, create).map_err(GraphError::from_stream)?;
         let handle = handle.on::<GraphError>(|| format!("condition of a capture on {stream}"))?;
         Ok(Condition { handle, capture: self.outermost() })
     }
@@ -264,7 +270,6 @@ impl Capture {
             return refuse("it has no bodies, and must have one at least".into());
         }
         let origin = self.origin();
-        self.takes(origin).map_err(GraphError::from_stream)?;
         let (context, on) = (origin.context(), || format!("conditional node of a capture on {origin}"));
         let version = context.with_current(|driver| driver.version()).on::<GraphError>(on)?;
         if version < kind.since() {
@@ -275,13 +280,16 @@ impl Capture {
                 of(version)
             ));
         }
-        // From here on there may be a node without a place.
-        self.bodies(1);
-        let made = context.with_current(|driver| {
-            let graph = Place::of(driver, origin.cu_stream())?.graph;
-            let (node, bodies) = new_node(driver, graph, context.cu_ctx(), condition.handle, kind)?;
-            Ok((graph, node, bodies))
-        });
+        let make = || {
+            // From here on there may be a node without a place.
+            self.unplaced(1);
+            context.with_current(|driver| {
+                let graph = Place::of(driver, origin.cu_stream())?.graph;
+                let (node, bodies) = new_node(driver, graph, context.cu_ctx(), condition.handle, kind)?;
+                Ok((graph, node, bodies))
+            })
+        };
+        let made = self.while_it_goes_on(origin, make).map_err(GraphError::from_stream)?;
         let (graph, node, bodies) = made.on::<GraphError>(on)?;
         self.inner(bodies.len() as u64);
         Ok(ConditionalNode {
@@ -293,6 +301,7 @@ impl Capture {
             root: self.body.map_or(graph, |body| body.root),
             capture: condition.capture,
             context: context.clone(),
+            open_bodies: self.bodies.clone(),
         })
     }
 
@@ -316,7 +325,7 @@ impl Capture {
         let on = || "conditional node".to_string();
         self.record::<GraphError>(stream, &[], &bodies.replayed(), None, submit, on, calls)?;
         if open == 0 {
-            self.bodies(-1);
+            self.unplaced(-1);
         }
         Ok(())
     }

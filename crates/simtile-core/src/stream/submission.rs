@@ -246,14 +246,12 @@ impl<'a> SubmitBuilder<'a> {
             script.launch::<LaunchError>(pass, stream, outside, touches, function, &options, args)?;
             return Ok(Submission::nothing(stream));
         }
-        let capture = builder.capture;
-        if let Some(capture) = capture {
+        if let Some(capture) = builder.capture {
             capture.keep_function(function);
             builder.name = capture.name_launch(|| Kernel::new(function, &options, args));
         }
-        let name = builder.name;
         let declared = builder.declared();
-        let done = builder.run::<LaunchError>(
+        builder.run::<LaunchError>(
             true,
             || format!("launch of {function}"),
             |driver, raw| {
@@ -261,14 +259,7 @@ impl<'a> SubmitBuilder<'a> {
                 // SAFETY: the caller's.
                 unsafe { launch(driver, raw, function, &options, args) }
             },
-        )?;
-        if let (Some(capture), Some(name)) = (capture, name) {
-            capture.named(stream, name).map_err(|error| {
-                let what = error.to_string();
-                LaunchError::from_stream(StreamError::Refused { stream: stream.to_string(), what })
-            })?;
-        }
-        Ok(done)
+        )
     }
 
     /// Queues work that somebody else's code puts into the stream: a library call, or driver calls of your own. What it
