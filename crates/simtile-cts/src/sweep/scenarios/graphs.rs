@@ -106,6 +106,19 @@ pub(super) fn bodies(rig: &Rig) -> Outcome {
     all("what a body filled", &x.to_vec(&b)?, 16, 3)?;
     all("what its body filled", &y.to_vec(&a)?, 16, 4)?;
     drop(graph);
+    let graph = CudaGraph::scope(&a, |scope| {
+        let condition = scope.condition(1)?;
+        scope.if_else(
+            &condition,
+            |body| body.record(fill(&mut x, 6).map(drop)),
+            |body| body.record(fill(&mut x, 7).map(drop)),
+        )?;
+        scope.switch(&condition, 2, |number, body| body.record(fill(&mut y, number + 8).map(drop)))
+    })?;
+    graph.launch().sync_on(&b)?;
+    all("what the first body of two filled", &x.to_vec(&b)?, 16, 6)?;
+    all("what the second of a switch filled", &y.to_vec(&a)?, 16, 9)?;
+    drop(graph);
     let given_up = CudaGraph::scope(&a, |scope| {
         let condition = scope.condition(1)?;
         scope.conditional(&condition, Conditional::If, |body| {
