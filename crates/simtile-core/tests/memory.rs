@@ -384,3 +384,39 @@ fn a_landing_refuses_lengths_that_no_block_has() {
         assert!(landing.finish().is_err());
     }
 }
+
+/// The most common fault of kernels: a last block that writes behind the end. Nothing rounds a buffer's size up to where it would be hidden.
+#[test]
+fn a_kernel_that_writes_one_element_too_many_is_told_of() {
+    const WRITE: &str = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry write(.param .u64 p)\n{\n .reg .b32 %i;\n .reg .b64 \
+                         %p, %o;\n ld.param.u64 %p, [p];\n cvta.to.global.u64 %p, %p;\n mov.u32 %i, %tid.x;\n mul.wide.u32 %o, %i, 4;\n \
+                         add.s64 %p, %p, %o;\n st.global.u32 [%p], %i;\n ret;\n}\n";
+    for (len, threads) in [(33usize, 33u32), (33, 34), (1000, 1000), (1000, 1001), (1000, 1024)] {
+        let (sim, context, stream) = start();
+        let write = context.load_module_from_ptx_src(WRITE).unwrap().load_function("write").unwrap();
+        let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, len).unwrap();
+        buffer.set_label("mine");
+        let config = simtile_types::LaunchConfig {
+            grid_dim: (1, 1, 1),
+            block_dim: (threads, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        let args = simtile_core::LaunchArgs::new().buffer_mut(&mut buffer);
+        // SAFETY: on a simulator, a kernel that goes too far does no harm.
+        unsafe { stream.launch(&write, config, args) }.unwrap();
+        let outcome = stream.synchronize();
+        assert_eq!(
+            outcome.is_ok(),
+            threads as usize == len,
+            "{len} elements, {threads} threads: {outcome:?}"
+        );
+        let reports = sim.reports();
+        assert_eq!(reports.is_empty(), outcome.is_ok());
+        if let Some(report) = reports.first() {
+            assert!(
+                report.to_string().contains("mine") && report.to_string().contains("into the allocation"),
+                "{report}"
+            );
+        }
+    }
+}

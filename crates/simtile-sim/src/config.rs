@@ -83,7 +83,7 @@ pub struct SimConfig {
     /// though somebody outside could still end it: a value in host memory, a closed gate, a host function that does not come
     /// back, a thread that makes no calls. 0: for ever, as on a real driver. Default 30.
     pub patience: u32,
-    /// Most steps of one thread (SIMT) or block (Tile) before a kernel counts as endless. Default 2^32.
+    /// Most steps of one thread (SIMT) or block (Tile) before a kernel counts as endless. Default 2^30.
     pub step_limit: u64,
     /// Host threads that one kernel may use, at most [`SimConfig::MOST_WORKERS`]. 0 (default): one a core (at most 8) in [`Mode::Fast`],
     /// else one.
@@ -121,7 +121,7 @@ impl Default for SimConfig {
             pageable_async: false,
             concurrent_managed: true,
             patience: 30,
-            step_limit: 1 << 32,
+            step_limit: 1 << 30,
             workers: 0,
             print_reports: true,
             replay: None,

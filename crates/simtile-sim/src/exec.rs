@@ -277,7 +277,10 @@ impl fmt::Display for KernelFault {
             }
             FaultReason::Trap => f.write_str("trap")?,
             FaultReason::Assert(text) => write!(f, "device assertion failed: {text}")?,
-            FaultReason::StepLimit(limit) => write!(f, "the kernel ran more than {limit} steps")?,
+            FaultReason::StepLimit(limit) => write!(
+                f,
+                "the kernel ran more than {limit} steps (the limit is the simulator's setting `steps`)"
+            )?,
             FaultReason::Deadlock(text) => write!(f, "deadlock: {text}")?,
             FaultReason::StackOverflow => f.write_str("stack overflow")?,
             FaultReason::StandIn { symbol, problem } => write!(f, "the stand-in for {symbol} {problem}")?,

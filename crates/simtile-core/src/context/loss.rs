@@ -81,7 +81,7 @@ impl fmt::Display for LostWork {
 impl fmt::Display for ContextLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.work.as_slice() {
-            [] => f.write_str("an earlier failure, with no kernel of this program in flight")?,
+            [] => f.write_str("an earlier failure, with no kernel of this program in flight on this device (a fault takes every context of the process)")?,
             [one] => one.fmt(f)?,
             many => {
                 write!(f, "one of {} in flight: ", many.len())?;

@@ -121,7 +121,7 @@ impl Allocation {
             return Ok(Self::wrap(context, 0, 0, 0, Kind::Pooled, None, None));
         }
         let size = rounded(bytes).ok_or(too_large(bytes))?;
-        let share = own.map(|pool| PoolShare::take(pool, size)).transpose()?;
+        let share = own.map(|pool| PoolShare::take(pool, bytes)).transpose()?;
         let region = context.tracker().region(bytes as u64);
         let on = || format!("{bytes} bytes on {stream}");
         context.usable().map_err(|error| MemoryError::from_call(error, on()))?;
@@ -138,19 +138,20 @@ impl Allocation {
                     let done = stream.submit_tracked(&access, Submit::HANDLES, |driver, raw| {
                         // SAFETY: the out-pointer is valid for the call; pool and stream are alive.
                         crate::context::relaxed(driver, |driver| unsafe {
-                            call!(driver, cuMemAllocFromPoolAsync(&mut address, size, pool, raw))
+                            // Not rounded: a simulator reports what comes behind the last byte.
+                            call!(driver, cuMemAllocFromPoolAsync(&mut address, bytes, pool, raw))
                         })
                     });
-                    done.map(|_| (address, Kind::Pooled))
+                    done.map(|_| (address, bytes, Kind::Pooled))
                         .map_err(|error| stream.refused::<MemoryError>(error, &[], on))
                 }
                 _ => context
                     .allocate_plain(size)
-                    .map(|address| (address, Kind::Plain))
+                    .map(|address| (address, size, Kind::Plain))
                     .map_err(|error| MemoryError::from_call(error, on())),
             };
             match tried {
-                Ok((address, kind)) => {
+                Ok((address, size, kind)) => {
                     let keep = share.map(Keep::Pool);
                     let made = Self::wrap(context, address, bytes, size, kind, Some(region), keep);
                     made.context.shared().memory.live.add(&made);

@@ -16,7 +16,7 @@ use simtile_driver::sys::*;
 use simtile_driver::{Driver, call};
 use simtile_sync::atomic::Ordering;
 
-/// Blocks are rounded up to this, as CUDA does, so that more of them can be reused.
+/// Blocks that are kept for reuse are rounded up to this, as CUDA does, so that more of them can be.
 const GRAIN: usize = 256;
 
 #[derive(Clone, Copy, Default)]
