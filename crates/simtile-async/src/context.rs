@@ -2,8 +2,10 @@
 
 use crate::error::{MayWait, Refused, refused};
 use crate::graph::Recording;
+use crate::output::HostBudget;
 use crate::reactor::{self, Ticket};
 use crate::{OpError, worker};
+use core::cell::Cell;
 use core::task::{Poll, Waker};
 use simtile_core::{Capture, Context, MemPool, Script, Stream, Submission, SubmitBuilder};
 use std::sync::Arc;
@@ -101,6 +103,19 @@ impl ExecutionContext {
     }
 }
 
+/// What keeps a call from going on that waits for nothing; without it, that is room in a queue.
+#[derive(Default)]
+pub(crate) struct Refusal(Cell<Option<&'static str>>);
+
+impl Refusal {
+    pub fn into_error(self, stream: &Stream) -> OpError {
+        match self.0.get() {
+            Some(what) => OpError::WouldWait { what },
+            None => OpError::QueueFull { stream: stream.to_string() },
+        }
+    }
+}
+
 /// How a submission may wait.
 #[derive(Clone, Copy)]
 enum Patience<'c> {
@@ -108,8 +123,9 @@ enum Patience<'c> {
     Thread,
     /// Not at all: it is told when to come again.
     Task(&'c Waker),
-    /// Not at all, and it does not come again.
-    None,
+    /// Not at all, and nobody says when to come again. Where it would have to, the operation is `Pending`, as in a poll: so it loses nothing,
+    /// and others who share it may go on.
+    None(&'c Refusal),
 }
 
 /// What an operation is given when it is submitted: where it runs, and how it may wait.
@@ -132,7 +148,7 @@ impl core::fmt::Debug for Patience<'_> {
         f.write_str(match self {
             Self::Thread => "Thread",
             Self::Task(_) => "Task",
-            Self::None => "None",
+            Self::None(_) => "None",
         })
     }
 }
@@ -146,8 +162,8 @@ impl<'c> SubmitContext<'c> {
         Self { execution, patience: Patience::Task(waker), unordered: false, label: None }
     }
 
-    pub(crate) fn impatient(execution: &'c ExecutionContext) -> Self {
-        Self { execution, patience: Patience::None, unordered: false, label: None }
+    pub(crate) fn impatient(execution: &'c ExecutionContext, refusal: &'c Refusal) -> Self {
+        Self { execution, patience: Patience::None(refusal), unordered: false, label: None }
     }
 
     /// The same patience, somewhere else.
@@ -167,15 +183,18 @@ impl<'c> SubmitContext<'c> {
     pub(crate) fn woken_by<'s>(&'s self, waker: &'s Waker) -> SubmitContext<'s> {
         let patience = match self.patience {
             Patience::Task(_) => Patience::Task(waker),
-            Patience::Thread => Patience::Thread,
-            Patience::None => Patience::None,
+            other => other,
         };
         SubmitContext { patience, ..*self }
     }
 
-    /// Whether nothing is waited for, and nobody comes again.
-    pub(crate) fn is_impatient(&self) -> bool {
-        matches!(self.patience, Patience::None)
+    /// Where nothing may be waited for: `Pending`, and the call is told that `what` may wait.
+    pub(crate) fn would_wait(&self, what: &'static str) -> bool {
+        if let Patience::None(refusal) = self.patience {
+            refusal.0.set(Some(what));
+            return true;
+        }
+        false
     }
 
     /// The same, for an operation of this name.
@@ -233,6 +252,7 @@ impl<'c> SubmitContext<'c> {
                 waker.wake_by_ref();
                 Poll::Pending
             }
+            (_, Patience::None(_)) => Poll::Pending,
             _ => Poll::Ready(Err(OpError::QueueFull { stream: self.execution.stream.to_string() })),
         }
     }
@@ -243,17 +263,24 @@ impl<'c> SubmitContext<'c> {
     /// The failure of the work.
     pub fn wait(&mut self, done: &Submission, ticket: &mut Option<Arc<Ticket>>) -> Poll<Result<(), OpError>> {
         let waker = match self.patience {
-            Patience::Task(waker) => waker,
-            _ => return Poll::Ready(done.wait().map_err(Into::into)),
+            Patience::Task(waker) => Some(waker),
+            Patience::None(_) => None,
+            Patience::Thread => return Poll::Ready(done.wait().map_err(Into::into)),
         };
         if done.is_complete()? {
             *ticket = None;
             return Poll::Ready(Ok(()));
         }
+        let Some(waker) = waker else { return Poll::Pending };
         if ticket.as_ref().is_none_or(|ticket| ticket.poll(waker)) {
             reactor::watch(done, ticket.insert(Ticket::new(waker)));
         }
         Poll::Pending
+    }
+
+    /// How much of the host's memory this call may copy.
+    pub(crate) fn host_budget(&self) -> HostBudget {
+        HostBudget::new(if self.waker().is_some() { HostBudget::POLL } else { usize::MAX })
     }
 
     /// Has the operation polled again soon, because this poll has done its share.
@@ -264,8 +291,9 @@ impl<'c> SubmitContext<'c> {
     }
 
     /// Runs `work`, which may take long (a module load, an allocation): here, if the calling thread may be held, else on a
-    /// thread of the runtime, and the operation is polled again when it has been done. `slot` keeps the work between polls. Under
-    /// `try_enqueue_on` it runs here, and what it submits waits for nothing: its outcome goes through [`SubmitContext::settle`].
+    /// thread of the runtime, and the operation is polled again when it has been done. `slot` keeps the work between polls. What it submits
+    /// waits for no room in a queue there, since many share those threads, and under `try_enqueue_on`, where it runs here, for nothing: its outcome
+    /// goes through [`SubmitContext::settle`].
     ///
     /// # Errors
     /// [`OpError::NoThread`]; a panic of `work` is [`OpError::Panicked`].
@@ -278,8 +306,9 @@ impl<'c> SubmitContext<'c> {
         let job = match (slot.as_mut(), self.patience) {
             (Some(job), _) => job,
             (None, Patience::Thread) => return Poll::Ready(Ok(work())),
-            (None, Patience::None) => return Poll::Ready(Ok(simtile_core::without_waiting(work))),
-            (None, Patience::Task(_)) => match worker::start(work) {
+            (None, Patience::None(_)) => return Poll::Ready(Ok(simtile_core::without_waiting(work))),
+            (None, Patience::Task(_)) => match worker::start(|| simtile_core::without_waiting_for_room(work))
+            {
                 Ok(job) => slot.insert(job),
                 Err(error) => return Poll::Ready(Err(error)),
             },
@@ -287,7 +316,7 @@ impl<'c> SubmitContext<'c> {
         let polled = match self.patience {
             Patience::Task(waker) => job.poll(waker),
             Patience::Thread => Poll::Ready(job.wait()),
-            Patience::None => job.done().map_or(Poll::Pending, Poll::Ready),
+            Patience::None(_) => job.done().map_or(Poll::Pending, Poll::Ready),
         };
         if polled.is_ready() {
             *slot = None;

@@ -3,6 +3,8 @@
 //! Inside a submission the core waits for permits itself. What is left is what only a poll can say: a shared result that another
 //! thread is making. For that the thread parks on a waker of its own, holding nothing.
 
+use crate::context::Refusal;
+use crate::error::forked;
 use crate::output::HostBudget;
 use crate::{DeviceOp, DeviceOutput, ExecutionContext, OpError, SubmitContext};
 use core::task::{Poll, Waker};
@@ -32,6 +34,9 @@ pub(crate) fn enqueue<Op: DeviceOp>(mut op: Op, execution: &ExecutionContext) ->
     let parked = Parked::new();
     let waker = Waker::from(parked.clone());
     loop {
+        if let Some(error) = forked("what another thread submits") {
+            return Err(error);
+        }
         if let Poll::Ready(outcome) = poll(&mut op, &mut SubmitContext::task(execution, &waker)) {
             return outcome;
         }
@@ -55,9 +60,10 @@ pub(crate) fn try_enqueue<Op: DeviceOp>(
     mut op: Op,
     execution: &ExecutionContext,
 ) -> Result<Op::Output, OpError> {
-    match poll(&mut op, &mut SubmitContext::impatient(execution)) {
+    let refusal = Refusal::default();
+    match poll(&mut op, &mut SubmitContext::impatient(execution, &refusal)) {
         Poll::Ready(outcome) => outcome,
-        Poll::Pending => Err(OpError::QueueFull { stream: execution.stream().to_string() }),
+        Poll::Pending => Err(refusal.into_error(execution.stream())),
     }
 }
 

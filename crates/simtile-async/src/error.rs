@@ -222,6 +222,11 @@ pub trait MayWait: Into<OpError> {
     fn stream_error(&self) -> Option<&StreamError>;
 }
 
+/// In a forked child nobody does what other threads were to do: what waits for them is told so.
+pub(crate) fn forked(waiting_for: &str) -> Option<OpError> {
+    simtile_core::is_forked().then(|| StreamError::Forked { on: waiting_for.to_owned() }.into())
+}
+
 pub(crate) fn refused<E: MayWait>(error: E) -> Refused {
     match error.stream_error() {
         Some(StreamError::QueueFull { room, .. }) => Refused::Full(room.clone()),

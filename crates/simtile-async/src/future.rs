@@ -1,5 +1,6 @@
 //! The future of an operation.
 
+use crate::error::forked;
 use crate::output::HostBudget;
 use crate::reactor::{self, Ticket};
 use crate::{
@@ -237,11 +238,16 @@ impl<Op: DeviceOp> Future for DeviceFuture<Op> {
 impl<Op: DeviceOp> DeviceFuture<Op> {
     fn poll_here(&mut self, cx: &mut Context<'_>) -> Poll<<Self as Future>::Output> {
         let this = self;
+        // Nobody wakes it in a forked child.
+        let pending = || match forked("a future that another thread was to wake") {
+            Some(error) => Poll::Ready(Err(error)),
+            None => Poll::Pending,
+        };
         if this.submit(cx.waker()).is_pending() {
-            return Poll::Pending;
+            return pending();
         }
         match this.finished(cx) {
-            Poll::Pending => return Poll::Pending,
+            Poll::Pending => return pending(),
             Poll::Ready(Err(error)) => this.state = State::Failed(error),
             Poll::Ready(Ok(())) => {}
         }

@@ -9,6 +9,7 @@
 use crate::{DeviceOp, DeviceOutput, ExecutionContext, OpError, SubmitContext, drive, into_future};
 use core::fmt;
 use core::task::Poll;
+use core::time::Duration;
 use simtile_core::{
     Capture, CapturedGraph, Condition, Conditional, ConditionalNode, Context, GraphExec, KernelNode, Script,
     Stream, SubmitBuilder,
@@ -194,22 +195,32 @@ impl<T> CudaGraph<T> {
     }
 }
 
+/// Between two looks at whether an executable is free to be changed: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
 impl Replay {
     /// Changes the executable while nobody launches it.
     fn change<R>(&self, change: impl FnOnce(&mut GraphExec) -> Result<R, OpError>) -> Result<R, OpError> {
+        let mut pause = PAUSES.0;
         loop {
             let mut slot = self.exec.lock();
             if let Some(exec) = Arc::get_mut(&mut slot) {
                 return change(exec);
             }
-            // Another thread is launching it just now.
+            // Another thread is launching it just now, or waits for room to.
             drop(slot);
-            simtile_sync::thread::yield_now();
+            simtile_sync::time::sleep(pause);
+            pause = (2 * pause).min(PAUSES.1);
         }
     }
 
     fn exec(&self) -> Arc<GraphExec> {
         self.exec.lock().clone()
+    }
+
+    /// As [`Replay::exec`], without waiting for a thread that changes it: that may take the driver long.
+    fn try_exec(&self) -> Option<Arc<GraphExec>> {
+        self.exec.try_lock().map(|exec| exec.clone())
     }
 
     /// Puts other work in the place of this. Whether it was an update of the executable.
@@ -411,7 +422,16 @@ impl DeviceOp for GraphLaunch {
     type Output = ();
 
     fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<(), OpError>> {
-        let exec = self.replay.exec();
+        let exec = match cx.may_block() {
+            true => self.replay.exec(),
+            false => match self.replay.try_exec() {
+                Some(exec) => exec,
+                None => {
+                    cx.again();
+                    return Poll::Pending;
+                }
+            },
+        };
         let launched = cx.submit().graph(&exec);
         cx.settle(launched).map_ok(drop)
     }

@@ -44,8 +44,8 @@ impl DeviceOp for LoadModule {
             self.image = None;
             return Poll::Ready(Ok(module));
         }
-        if self.job.is_none() && cx.is_impatient() {
-            return Poll::Ready(Err(OpError::WouldWait { what: "loading a module" }));
+        if self.job.is_none() && cx.would_wait("loading a module") {
+            return Poll::Pending;
         }
         let (context, cache) = (context.clone(), self.cache.clone());
         let image = self.image.take().unwrap_or_default();
@@ -78,8 +78,8 @@ impl DeviceOp for LoadFunction {
     type Output = Function;
 
     fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<Function, OpError>> {
-        if self.job.is_none() && cx.is_impatient() {
-            return Poll::Ready(Err(OpError::WouldWait { what: "loading a function" }));
+        if self.job.is_none() && cx.would_wait("loading a function") {
+            return Poll::Pending;
         }
         // (Not run if an earlier poll has handed it over.)
         let what = self.what.take();

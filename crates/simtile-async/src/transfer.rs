@@ -38,7 +38,8 @@ type Made<T> = Result<DeviceBuffer<T>, MemoryError>;
 #[must_use = "operations are lazy"]
 pub struct Create<T: DeviceCopy> {
     from: Option<From<T>>,
-    job: Option<Job<Option<Made<T>>>>,
+    job: Option<Job<Made<T>>>,
+    filling: Option<Write<T, From<T>, DeviceBuffer<T>>>,
 }
 
 enum From<T> {
@@ -47,70 +48,82 @@ enum From<T> {
     Shared(Arc<[T]>),
 }
 
+impl<T> AsRef<[T]> for From<T> {
+    /// The values, if it has some.
+    fn as_ref(&self) -> &[T] {
+        match self {
+            Self::Zeros(_) => &[],
+            Self::Values(values) => values,
+            Self::Shared(values) => values,
+        }
+    }
+}
+
 /// A new buffer of zeros.
 pub fn zeros<T: DeviceCopy + Send + 'static>(len: usize) -> Create<T> {
-    Create { from: Some(From::Zeros(len)), job: None }
+    Create::new(From::Zeros(len))
 }
 
 /// A new buffer with these values.
 pub fn upload<T: DeviceCopy + Send + Sync + 'static>(values: Vec<T>) -> Create<T> {
-    Create { from: Some(From::Values(values)), job: None }
+    Create::new(From::Values(values))
 }
 
 /// A new buffer with these values, which others may go on using.
 pub fn upload_shared<T: DeviceCopy + Send + Sync + 'static>(values: Arc<[T]>) -> Create<T> {
-    Create { from: Some(From::Shared(values)), job: None }
+    Create::new(From::Shared(values))
+}
+
+impl<T: DeviceCopy> Create<T> {
+    fn new(from: From<T>) -> Self {
+        Self { from: Some(from), job: None, filling: None }
+    }
 }
 
 impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
     type Output = DeviceBuffer<T>;
 
     fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<DeviceBuffer<T>, OpError>> {
-        let Self { from, job } = self;
-        if from.is_none() && job.is_none() {
-            return Poll::Ready(Err(OpError::Finished));
+        let Self { from, job, filling } = self;
+        if let Some(write) = filling {
+            return write.poll_submit(cx);
         }
+        let Some(source) = &*from else { return Poll::Ready(Err(OpError::Finished)) };
         // A memoised chain runs once for each pass: what it makes is made as usual.
         if let Some((_, outside)) = cx.execution().capture() {
-            let made = match from.take() {
-                Some(From::Zeros(len)) => DeviceBuffer::zeroed(outside, len).and_then(|mut buffer| {
+            let made = match source {
+                From::Zeros(len) => DeviceBuffer::zeroed(outside, *len).and_then(|mut buffer| {
                     cx.submit().memset(&mut buffer, 0)?;
                     Ok(buffer)
                 }),
-                Some(From::Values(values)) => replayed(cx, outside, &values),
-                Some(From::Shared(values)) => replayed(cx, outside, &values),
-                None => return Poll::Ready(Err(OpError::Finished)),
+                values => replayed(cx, outside, values.as_ref()),
             };
+            *from = None;
             return Poll::Ready(made.map_err(Into::into));
         }
-        let stream = cx.stream().clone();
-        let pool = cx.execution().pool().cloned();
-        let make = move |from: &From<T>| {
-            let filled = |values: &[T]| match &pool {
-                Some(pool) => pool.from_slice(&stream, values),
-                None => DeviceBuffer::from_slice(&stream, values),
-            };
-            match (from, &pool) {
-                (From::Zeros(len), Some(pool)) => pool.zeroed(&stream, *len),
-                (From::Zeros(len), None) => DeviceBuffer::zeroed(&stream, *len),
-                (From::Values(values), _) => filled(values),
-                (From::Shared(values), _) => filled(values),
-            }
+        let (stream, pool) = (cx.stream().clone(), cx.execution().pool().cloned());
+        let (zeros, len) = match source {
+            From::Zeros(len) => (true, *len),
+            values => (false, values.as_ref().len()),
         };
-        // Who is refused for want of room has tried nothing: it may be asked again.
-        if let (None, Some(source), true) = (&*job, &*from, cx.is_impatient()) {
-            let made = simtile_core::without_waiting(|| make(source));
-            let settled = cx.settle(made);
-            if !matches!(settled, Poll::Ready(Err(OpError::QueueFull { .. }))) {
-                *from = None;
-            }
-            return settled;
-        }
-        let from = from.take();
-        // (Not run if an earlier poll has handed it over.)
-        match ready!(cx.offload(job, move || from.map(|from| make(&from)))) {
-            Some(made) => cx.settle(made),
-            None => Poll::Ready(Err(OpError::Finished)),
+        let make = move || match (zeros, &pool) {
+            (true, Some(pool)) => pool.zeroed(&stream, len),
+            (true, None) => DeviceBuffer::zeroed(&stream, len),
+            // SAFETY: nobody sees it before all values have been queued.
+            (false, Some(pool)) => unsafe { pool.uninit(&stream, len) },
+            // SAFETY: as above.
+            (false, None) => unsafe { DeviceBuffer::uninit(&stream, len) },
+        };
+        let made = core::task::ready!(cx.offload(job, make));
+        let made = match made {
+            // Refused for want of room, it has made nothing, and is made again.
+            Ok(made) => core::task::ready!(cx.settle(made)),
+            Err(error) => Err(error),
+        };
+        match (from.take(), made) {
+            (_, Err(error)) => Poll::Ready(Err(error)),
+            (Some(From::Zeros(_)) | None, Ok(buffer)) => Poll::Ready(Ok(buffer)),
+            (Some(values), Ok(buffer)) => filling.insert(write(buffer, values)).poll_submit(cx),
         }
     }
 }
@@ -247,7 +260,7 @@ impl<T: DeviceCopy + Send + 'static, S: Source<T>> DeviceOp for Download<T, S> {
             Some(landing) => landing,
             None => landing.insert(HostLanding::new(format!("{from:?}"), from.len())?),
         };
-        let mut budget = HostBudget::new(if cx.may_block() { usize::MAX } else { HostBudget::POLL });
+        let mut budget = cx.host_budget();
         while landing.queued() < landing.num_bytes() {
             if job.is_none() && landing.pieces() >= PIECES {
                 if let Some((next, bytes)) = landing.next() {
@@ -265,7 +278,8 @@ impl<T: DeviceCopy + Send + 'static, S: Source<T>> DeviceOp for Download<T, S> {
             let context = cx.stream().context().clone();
             let block = if job.is_some() { None } else { context.try_staging_block(left)? };
             let Some(mut block) = block else {
-                ready!(cx.offload(job, move || context.make_staging_block(left)))?;
+                let made = ready!(cx.offload(job, move || context.make_staging_block(left)));
+                ready!(cx.settle(made));
                 continue;
             };
             let bytes = left.min(block.len());
@@ -355,13 +369,14 @@ where
             cx.submit().copy_pinned(&source, to)?;
             return Poll::Ready(target.take().ok_or(OpError::Finished));
         }
-        let mut budget = HostBudget::new(if cx.may_block() { usize::MAX } else { HostBudget::POLL });
+        let mut budget = cx.host_budget();
         while *queued < size_of_val(values) {
             let left = size_of_val(values) - *queued;
             let context = cx.stream().context().clone();
             let block = if job.is_some() { None } else { context.try_staging_block(left)? };
             let Some(mut block) = block else {
-                ready!(cx.offload(job, move || context.make_staging_block(left)))?;
+                let made = ready!(cx.offload(job, move || context.make_staging_block(left)));
+                ready!(cx.settle(made));
                 continue;
             };
             let bytes = left.min(block.len());

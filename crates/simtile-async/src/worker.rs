@@ -3,6 +3,7 @@
 //! At most [`MOST`] threads; they start with work and end after [`IDLE`] without any. Nothing pending, nothing wakes.
 
 use crate::OpError;
+use crate::error::forked;
 use crate::worlds::Worlds;
 use core::task::{Poll, Waker};
 use core::time::Duration;
@@ -41,6 +42,9 @@ struct Slot<T> {
 
 impl<T> Job<T> {
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<T, OpError>> {
+        if let Some(error) = forked("work that was handed to another thread") {
+            return Poll::Ready(Err(error));
+        }
         let mut slot = self.slot.0.lock();
         match slot.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
@@ -57,6 +61,9 @@ impl<T> Job<T> {
 impl<T> Job<T> {
     /// Waits until it has been done, on this thread.
     pub(crate) fn wait(&mut self) -> Result<T, OpError> {
+        if let Some(error) = forked("work that was handed to another thread") {
+            return Err(error);
+        }
         let (slot, done) = &*self.slot;
         let mut slot = slot.lock();
         loop {

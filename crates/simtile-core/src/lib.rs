@@ -81,6 +81,7 @@ pub use module_cache::ModuleCache;
 pub use policy::{InsertedWaits, Policy};
 pub use stream::{
     AtomicScope, Room, Stream, StreamId, Submission, SubmitBuilder, in_host_function, with_drops_elsewhere,
-    without_waiting,
+    without_waiting, without_waiting_for_room,
 };
 pub use symbol::{Constant, Global, Symbol};
+pub use sys::is_forked;

@@ -4,8 +4,7 @@
 //! an error is taken out of the table before anybody is told, so whoever asks after having been told loads again. The loader calls the driver
 //! with nothing locked; who waits holds nothing, and waits for a thread that is at work in the driver.
 
-use crate::error::{CallError, Error, Family, ModuleError};
-use crate::stream::in_host_function;
+use crate::error::{Error, Family, ModuleError};
 use crate::{Context, JitOptions, Module};
 use core::fmt;
 use simtile_sync::{Arc, Condvar, Mutex};
@@ -120,9 +119,10 @@ impl ModuleCache {
         image: &[u8],
         options: &JitOptions,
     ) -> Result<Arc<Module>, Arc<Error>> {
-        if in_host_function() {
-            let on = || format!("image of {} bytes", image.len());
-            return Err(Arc::new(ModuleError::from_call(CallError::InHostFunction, on()).into()));
+        // In a host function nothing is waited for, and in a forked child nobody would come.
+        if let Err(error) = context.usable() {
+            let on = format!("image of {} bytes", image.len());
+            return Err(Arc::new(ModuleError::from_call(error, on).into()));
         }
         let hash = self.hasher.hash_one((context.cu_ctx_id(), options, image));
         loop {
@@ -159,6 +159,9 @@ impl ModuleCache {
 
     /// The module of this image, if it has been loaded. Waits for nothing.
     pub fn get(&self, context: &Context, image: &[u8], options: &JitOptions) -> Option<Arc<Module>> {
+        if crate::sys::is_forked() {
+            return None;
+        }
         let hash = self.hasher.hash_one((context.cu_ctx_id(), options, image));
         let entries = self.entries.lock();
         let entry = entries.get(&hash)?.iter().find(|entry| entry.is_of(context, image, options))?;

@@ -61,9 +61,10 @@ pub(crate) fn process() -> Process {
     }
 }
 
-/// Whether drops must not touch anything: locks may be held by threads that the child does not have.
+/// Whether this process was forked from one that had made a context. The driver does not work in it, and locks may be held by threads that
+/// it does not have: calls return `Forked`, drops touch nothing, and what another thread was to do is never done.
 #[inline]
-pub(crate) fn is_forked() -> bool {
+pub fn is_forked() -> bool {
     process() == Process::Forked
 }
 

@@ -531,3 +531,45 @@ fn waiting_for_everything_is_refused_beside_a_capture() {
     drop(stream.begin_capture().unwrap());
     context.synchronize_all().unwrap();
 }
+
+/// The driver goes on capturing, whatever is tried: the context ends all the same, and nobody goes on asking.
+#[test]
+fn a_stream_that_goes_on_capturing_keeps_no_context() {
+    let sim = simtile_sim::Simulator::builder().quiet().build();
+    let context = simtile_core::Device::new(sim.driver(), 0).unwrap().create_context().unwrap();
+    let stream = context.new_stream().unwrap();
+    let capture = stream.begin_capture().unwrap();
+    sim.fail(Entry::cuStreamEndCapture, 1, CUresult::CUDA_ERROR_UNKNOWN);
+    sim.fail(Entry::cuStreamEndCapture, 2, CUresult::CUDA_ERROR_UNKNOWN);
+    drop(capture);
+    drop(stream);
+    drop(context);
+    assert!(simtile_core::drain_background(SOON));
+    let held = sim.holdings();
+    assert_eq!((held.contexts, held.streams, held.events), (0, 0, 0));
+    let calls = sim.counts().total();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(sim.counts().total(), calls, "nothing pending, nothing wakes");
+}
+
+/// Where no call may be made nothing waits for the lock under which foreign code runs.
+#[test]
+fn foreign_code_that_is_recorded_makes_no_conditions() {
+    let (_sim, _context, stream) = start();
+    let capture = stream.begin_capture().unwrap();
+    let condition = capture.condition(&stream, 1).unwrap();
+    // SAFETY: nothing is queued.
+    let (_, (made, begun)) = unsafe {
+        capture.submit(&stream).foreign(|_, _| {
+            let begun = capture.begin_conditional(&condition, simtile_core::Conditional::If);
+            (capture.condition(&stream, 0).map(drop), begun.map(drop))
+        })
+    }
+    .unwrap();
+    for refused in [made, begun] {
+        let error = refused.unwrap_err();
+        assert!(error.to_string().contains("host function"), "{error}");
+    }
+    drop(capture);
+    stream.synchronize().unwrap();
+}

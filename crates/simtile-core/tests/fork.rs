@@ -4,13 +4,20 @@
 mod common;
 
 use common::*;
-use simtile_core::{Device, DeviceBuffer, DeviceError, MemoryError, StreamError};
+use simtile_core::{
+    Device, DeviceBuffer, DeviceError, Error, GraphError, JitOptions, MemoryError, ModuleCache, ModuleError,
+    StreamError,
+};
+use simtile_driver::Entry;
+use std::time::Duration;
 
-/// Runs in a forked child; the child's answer.
+/// Runs in a forked child; the child's answer. One that waits for ever ends by a signal.
 fn in_child(run: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child runs what follows alone and leaves by `_exit`.
     match unsafe { libc::fork() } {
         0 => {
+            // SAFETY: it asks for a signal.
+            unsafe { libc::alarm(20) };
             let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(false);
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(i32::from(!fine)) }
@@ -46,4 +53,41 @@ fn fr_h7_f3_a_forked_child_makes_no_driver_call() {
     assert!(fine);
     // The parent goes on.
     assert_eq!(buffer.to_vec(&stream).unwrap(), [1; 10]);
+}
+
+/// A thread of the parent was at work on it, and the child does not have that thread.
+#[test]
+fn f3_a_forked_child_waits_for_no_thread_of_the_parent() {
+    const PTX: &[u8] = b".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k()\n{\n ret;\n}\n";
+    const SOON: Duration = Duration::from_secs(20);
+    let (sim, context, stream) = start();
+    let cache = ModuleCache::new();
+    let pause = sim.pause_at(Entry::cuModuleLoadDataEx, 1);
+    std::thread::scope(|scope| {
+        let loading = scope.spawn(|| cache.load(&context, PTX).map(drop));
+        assert!(pause.wait_reached(SOON));
+        let fine = in_child(|| {
+            let refused = cache.load(&context, PTX).map(drop);
+            cache.get(&context, PTX, &JitOptions::new()).is_none()
+                && matches!(refused, Err(error) if matches!(&*error, Error::Module(ModuleError::Forked { .. })))
+        });
+        pause.release();
+        assert!(fine && loading.join().unwrap().is_ok());
+    });
+    let mut buffer = DeviceBuffer::<u32>::zeroed(&stream, 8).unwrap();
+    let capture = stream.begin_capture().unwrap();
+    let pause = sim.pause_at(Entry::cuMemsetD32Async, 1);
+    std::thread::scope(|scope| {
+        let recording = scope.spawn(|| capture.submit(&stream).fill(&mut buffer, 7).map(drop));
+        assert!(pause.wait_reached(SOON));
+        let fine = in_child(|| {
+            capture.abandon();
+            matches!(capture.end().map(drop), Err(GraphError::Forked { .. }))
+        });
+        pause.release();
+        assert!(fine && recording.join().unwrap().is_ok());
+    });
+    drop(capture);
+    buffer.fill(&stream, 1).unwrap();
+    assert_eq!(buffer.to_vec(&stream).unwrap(), [1; 8]);
 }

@@ -114,3 +114,12 @@ fn handles_work_and_drop_while_their_thread_ends() {
         assert_eq!(receiver.recv().unwrap(), Ok(vec![7, 8]));
     }
 }
+
+#[test]
+fn waiting_as_long_as_it_takes_is_no_overflow() {
+    let (_sim, context, stream) = start();
+    drop(simtile_core::DeviceBuffer::<u8>::zeroed(&stream, 100).unwrap());
+    assert!(context.drain(std::time::Duration::MAX).is_complete());
+    assert!(simtile_core::drain_background(std::time::Duration::MAX));
+    context.set_oom_wait(std::time::Duration::MAX);
+}

@@ -127,13 +127,6 @@ impl<A: DeviceOp, R> Once<A, R> {
                 self.let_go(State::Waiting(Some(op)), cx.waker().map(|_| before), |_| ());
                 Poll::Pending
             }
-            // Nothing was tried for want of room or time, and nobody's result is this.
-            Poll::Ready(Err(error @ (OpError::QueueFull { .. } | OpError::WouldWait { .. })))
-                if cx.is_impatient() =>
-            {
-                self.let_go(State::Waiting(Some(op)), None, |_| ());
-                Poll::Ready(Err(error))
-            }
             Poll::Ready(outcome) => {
                 drop(op);
                 if let Some(waker) = cx.waker() {

@@ -3,6 +3,8 @@
 use super::{Runtime, SPIN};
 use crate::worlds::Worlds;
 use core::cell::{Cell, RefCell};
+use core::pin::Pin;
+use core::task::{Context, Poll};
 use core::time::Duration;
 use simtile_sync::Mutex;
 use simtile_sync::atomic::{AtomicU64, Ordering};
@@ -38,12 +40,14 @@ impl Runtime {
     /// In force on the calling thread until the guard ends, whatever the default is. Guards may end in any order: in force is what was
     /// entered last of those that live. A forgotten one leaves it in force on the thread.
     ///
+    /// When the thread's locals have been destroyed it does nothing.
+    ///
     /// A guard that is held over an `.await` is in force for whatever else runs on the thread meanwhile; for a future there is
     /// [`Runtime::scope`].
     pub fn enter(&self) -> Entered {
-        let number = NEXT.get();
-        NEXT.set(number + 1);
-        ENTERED.with_borrow_mut(|entered| entered.push((number, self.clone())));
+        let number = NEXT.try_with(|next| next.replace(next.get() + 1)).unwrap_or(u64::MAX);
+        // At the end of a thread, when its locals are gone, nothing is in force there any more.
+        let _ = ENTERED.try_with(|entered| entered.borrow_mut().push((number, self.clone())));
         Entered { number, thread: core::marker::PhantomData }
     }
 
@@ -53,7 +57,8 @@ impl Runtime {
     /// use simtile_async::{DeviceOp, Runtime, download, upload};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let runtime = Runtime::simulated(&simtile_sim::Simulator::builder().quiet().build());
+    /// # let simulator = simtile_sim::Simulator::builder().quiet().build();
+    /// let runtime = Runtime::with_driver(simulator.driver());
     /// let task = runtime.scope(async { upload(vec![1, 2, 3]).then(download).await });
     /// # let executor = tokio::runtime::Builder::new_current_thread().build()?;
     /// # let values = executor.block_on(task)?;
@@ -63,12 +68,8 @@ impl Runtime {
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         let runtime = self.clone();
         async move {
-            let mut future = core::pin::pin!(future);
-            let polled = core::future::poll_fn(|cx| {
-                let _entered = runtime.enter();
-                future.as_mut().poll(cx)
-            });
-            polled.await
+            let mut scoped = Scoped { runtime, future: core::pin::pin!(Some(future)) };
+            core::future::poll_fn(|cx| scoped.poll(cx)).await
         }
     }
 
@@ -77,6 +78,31 @@ impl Runtime {
         let entered = ENTERED.try_with(|entered| entered.borrow().last().map(|(_, runtime)| runtime.clone()));
         let entered = entered.ok().flatten();
         entered.or_else(|| DEFAULT.mine().0.lock().clone())
+    }
+}
+
+/// A future in whose polls, and in whose destructor, a runtime is in force.
+struct Scoped<'f, F> {
+    runtime: Runtime,
+    /// `None` once it has ended.
+    future: Pin<&'f mut Option<F>>,
+}
+
+impl<F: Future> Scoped<'_, F> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let _entered = self.runtime.enter();
+        match self.future.as_mut().as_pin_mut() {
+            Some(future) => future.poll(cx),
+            // (It is not polled again after it has ended: the block around it is not.)
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<F> Drop for Scoped<'_, F> {
+    fn drop(&mut self) {
+        let _entered = self.runtime.enter();
+        self.future.set(None);
     }
 }
 

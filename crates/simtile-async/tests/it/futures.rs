@@ -2,7 +2,9 @@
 
 use crate::common::*;
 use simtile_async::prelude::*;
-use simtile_async::{download, external, fill, load_function, load_module, upload, upload_shared, zeros};
+use simtile_async::{
+    CudaGraph, download, external, fill, load_function, load_module, upload, upload_shared, write, zeros,
+};
 use simtile_core::{DeviceBuffer, LaunchArgs, Stream};
 use simtile_driver::Entry;
 use simtile_driver::sys::CUresult;
@@ -414,6 +416,99 @@ fn a_forgotten_future_keeps_no_stream_open() {
     });
     assert_eq!((sim.holdings().streams, sim.holdings().device_bytes), (0, 0));
     assert!(sim.reports().is_empty(), "{:?}", sim.reports());
+}
+
+/// O4: transfers go through blocks of pinned memory, of which there are so many: who waits for nothing waits for none of these either. Where
+/// there are enough, size does not matter.
+#[test]
+fn trying_to_transfer_waits_for_no_block() {
+    let rig = rig();
+    let mut small = DeviceBuffer::<u8>::zeroed(&rig.stream, 8).unwrap();
+    let mut large = DeviceBuffer::<u8>::zeroed(&rig.stream, 16 << 20).unwrap();
+    rig.stream.synchronize().unwrap();
+    write(&mut large, vec![7u8; 16 << 20]).map(drop).try_enqueue_on(&rig.stream).unwrap();
+    assert!(large.to_vec(&rig.stream).unwrap().iter().all(|&byte| byte == 7));
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let stream = rig.stream.clone();
+    let trying = std::thread::spawn(move || {
+        let full = |outcome: Result<(), OpError>| matches!(outcome, Err(OpError::QueueFull { .. }));
+        let mut written = 0u64;
+        while write(&mut small, [1u8; 8]).map(drop).try_enqueue_on(&stream).is_ok() {
+            written += 1;
+        }
+        // As many as there are blocks, or as the stream takes.
+        assert!((8..=512).contains(&written), "{written}");
+        assert!(full(upload(vec![1u8; 64 << 20]).map(drop).try_enqueue_on(&stream)));
+        assert!(full(download(&large).map(drop).try_enqueue_on(&stream)));
+        tell.send(()).unwrap();
+        large
+    });
+    told.recv_timeout(Duration::from_secs(20)).expect("it waited");
+    gate.open();
+    rig.stream.synchronize().unwrap();
+    let large = trying.join().unwrap();
+    assert_eq!(download(&large).sync_on(&rig.stream).unwrap().len(), 16 << 20);
+}
+
+/// O4: however many wait for room on one stream, others go on: a thread of the runtime waits for no room.
+#[test]
+fn what_waits_for_room_keeps_no_thread_of_the_runtime() {
+    let rig = rig();
+    let other = rig.context.new_stream().unwrap();
+    let mut buffer = DeviceBuffer::from_slice(&rig.stream, &[0u32; 8]).unwrap();
+    rig.stream.synchronize().unwrap();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    while fill(&mut buffer, 1).try_enqueue_on(&rig.stream).is_ok() {}
+    let waker = Arc::<Count>::default();
+    let mut waiting: Vec<_> = (0..20).map(|n| upload(vec![n; 100]).on(&rig.stream)).collect();
+    for future in &mut waiting {
+        assert!(poll_once(future, &waker).is_pending());
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = tell.send(futures::executor::block_on(upload(vec![1u8, 2]).then(download).on(&other)));
+    });
+    let there = told.recv_timeout(Duration::from_secs(20)).expect("it waits behind them");
+    assert_eq!(there.unwrap(), [1, 2]);
+    gate.open();
+    for (n, future) in waiting.into_iter().enumerate() {
+        let uploaded = futures::executor::block_on(future).unwrap();
+        assert_eq!(uploaded.to_vec(&rig.stream).unwrap(), [n; 100]);
+    }
+    rig.clean();
+}
+
+/// O4: an executable is being changed, which may take the driver long.
+#[test]
+fn launching_a_graph_that_is_being_changed_holds_no_poll() {
+    let rig = rig();
+    let other = rig.context.new_stream().unwrap();
+    let graph = Arc::new(CudaGraph::capture(&rig.stream, zeros::<u32>(8).then(|b| fill(b, 3))).unwrap());
+    let pause = rig.sim.pause_at(Entry::cuGraphExecUpdate, 1);
+    let changed = graph.clone();
+    let changing = std::thread::spawn(move || {
+        changed.recapture(zeros::<u32>(8).then(|b| fill(b, 4))).map(|(_, updated)| updated)
+    });
+    assert!(pause.wait_reached(Duration::from_secs(20)));
+    let (tell, told) = std::sync::mpsc::channel();
+    let launched = graph.clone();
+    std::thread::spawn(move || {
+        let waker = Arc::<Count>::default();
+        let tried = launched.launch().try_enqueue_on(&other);
+        assert!(matches!(tried, Err(OpError::QueueFull { .. })), "{tried:?}");
+        let mut future = launched.launch().on(&other);
+        assert!(poll_once(&mut future, &waker).is_pending());
+        assert!(waker.get() > 0, "it is polled again");
+        tell.send(()).unwrap();
+        futures::executor::block_on(future).unwrap();
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(Duration::from_secs(20)).expect("it waited for the other thread");
+    pause.release();
+    assert!(changing.join().unwrap().unwrap());
+    told.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert_eq!(graph.take_output().unwrap().to_vec(&rig.stream).unwrap(), [4; 8]);
 }
 
 /// O4: the driver waits for all work of the context while it loads code, so a call that waits for nothing does not begin to.

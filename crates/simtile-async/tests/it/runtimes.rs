@@ -5,6 +5,8 @@ use simtile_async::prelude::*;
 use simtile_async::{SingleStream, StreamPerTask, StreamPoolRoundRobin, download, runtime, zeros};
 use simtile_core::Policy;
 use simtile_sim::Simulator;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[test]
@@ -184,6 +186,57 @@ fn a_scope_is_that_of_its_future() {
     assert!(Runtime::current().is_none());
 }
 
+/// When a thread ends its locals go in any order.
+#[test]
+fn entering_at_the_end_of_a_thread_does_nothing() {
+    struct Last(Runtime);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            drop(self.0.enter());
+            assert!(Runtime::current().is_none());
+        }
+    }
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<Last>> = const { std::cell::RefCell::new(None) };
+    }
+    let sim = simulator(1);
+    let runtime = Runtime::with_driver(sim.driver());
+    let ended = std::thread::spawn(move || {
+        // Made before the runtime's own, and so destroyed after it.
+        LAST.with(|last| *last.borrow_mut() = Some(Last(runtime.clone())));
+        drop(runtime.enter());
+    });
+    ended.join().unwrap();
+}
+
+/// Also what a scope gives up half-way is dropped in it.
+#[test]
+fn a_future_is_dropped_in_its_scope() {
+    struct Tells(Runtime, Arc<AtomicBool>);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.1.store(in_force(&self.0), Ordering::Relaxed);
+        }
+    }
+    let sim = simulator(1);
+    let [one, two] = [(); 2].map(|()| of_one_stream(&sim));
+    let _two = two.enter();
+    for polls in 0..2 {
+        let told = Arc::<AtomicBool>::default();
+        let tells = Tells(one.clone(), told.clone());
+        let mut task = Box::pin(one.scope(async move {
+            let _tells = tells;
+            std::future::pending::<()>().await
+        }));
+        for _ in 0..polls {
+            assert!(poll_once(&mut task, &Default::default()).is_pending());
+        }
+        drop(task);
+        assert!(told.load(Ordering::Relaxed) || polls == 0, "{polls}");
+        assert!(in_force(&two));
+    }
+}
+
 crate::schedules::explored!(
     a_runtime_has_its_devices_and_streams
     an_entered_runtime_gives_streams_and_ends_with_its_scope
@@ -191,4 +244,5 @@ crate::schedules::explored!(
     joined_operations_run_side_by_side
     pools_belong_to_a_runtime
     guards_may_end_in_any_order
+    a_future_is_dropped_in_its_scope
 );

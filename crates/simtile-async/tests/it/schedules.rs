@@ -25,6 +25,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "futures::trying_to_make_memory_on_a_full_stream_waits_for_nothing",
         "it watches a thread of std from outside",
     ),
+    ("futures::trying_to_transfer_waits_for_no_block", "as above"),
+    ("futures::what_waits_for_room_keeps_no_thread_of_the_runtime", "as above"),
+    ("futures::launching_a_graph_that_is_being_changed_holds_no_poll", "as above"),
+    ("runtimes::entering_at_the_end_of_a_thread_does_nothing", "the order in which std destroys locals"),
     ("runtimes::a_scope_is_that_of_its_future", "tokio's threads, as above"),
     ("loss::a_fault_resolves_everything_in_time", "it explores 40 schedules itself"),
     (

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use simtile_async::prelude::*;
-use simtile_async::{download, fill, load_module, shared, upload, zeros};
+use simtile_async::{DeviceOpVec, download, fill, load_module, shared, upload, zeros};
 use simtile_core::DeviceBuffer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -236,10 +236,51 @@ fn a_try_that_is_refused_spoils_no_clone() {
     assert_eq!(made.then(download).sync_on(&rig.stream).unwrap(), [1, 2, 3]);
 }
 
+/// That holds for whatever the operation is made of.
+#[test]
+fn a_refused_try_spoils_nothing_of_what_operations_are_made_of() {
+    let rig = rig();
+    let mut buffer = DeviceBuffer::from_slice(&rig.stream, &[0u32; 8]).unwrap();
+    rig.stream.synchronize().unwrap();
+    let gate = rig.sim.gate(rig.stream.cu_stream()).unwrap();
+    while fill(&mut buffer, 1).try_enqueue_on(&rig.stream).is_ok() {}
+    let made = || upload(vec![1u32, 2, 3]);
+    let chain = made().then(|b| fill(b, 7)).shared();
+    let mapped = made().map(|b| b).shared();
+    let pair = zip!(made(), made()).map(|(a, _)| a).shared();
+    let several = DeviceOpVec::new([made().boxed(), made().boxed()]).map(|mut all| all.remove(0)).shared();
+    let within = with_context(move |_| upload(vec![1u32, 2, 3])).shared();
+    let named = made().boxed().labelled("x").shared();
+    let (half, other) = zip!(made(), made()).unzip();
+    let full = |outcome: Result<(), OpError>| {
+        assert!(matches!(outcome, Err(OpError::QueueFull { .. })), "{outcome:?}")
+    };
+    full(chain.clone().try_enqueue_on(&rig.stream).map(drop));
+    full(mapped.clone().try_enqueue_on(&rig.stream).map(drop));
+    full(pair.clone().try_enqueue_on(&rig.stream).map(drop));
+    full(several.clone().try_enqueue_on(&rig.stream).map(drop));
+    full(within.clone().try_enqueue_on(&rig.stream).map(drop));
+    full(named.clone().try_enqueue_on(&rig.stream).map(drop));
+    full(half.try_enqueue_on(&rig.stream).map(drop));
+    // Nor does one that would wait for something else.
+    let loaded = load_module(SAXPY.as_bytes()).map(|module| module.context().clone()).shared();
+    assert!(matches!(loaded.clone().try_enqueue_on(&rig.stream), Err(OpError::WouldWait { .. })));
+    gate.open();
+    rig.stream.synchronize().unwrap();
+    loaded.sync_on(&rig.stream).unwrap();
+    assert_eq!(chain.then(download).sync_on(&rig.stream).unwrap(), [7; 3]);
+    for shared in [mapped.boxed(), pair.boxed(), several.boxed(), within.boxed(), named.boxed()] {
+        assert_eq!(shared.then(download).sync_on(&rig.stream).unwrap(), [1, 2, 3]);
+    }
+    assert_eq!(other.then(download).sync_on(&rig.stream).unwrap(), [1, 2, 3]);
+    rig.clean();
+}
+
 crate::schedules::explored!(
     work_that_a_poll_has_begun_is_everybodys
     every_task_that_asked_is_woken
     a_try_that_is_refused_spoils_no_clone
+    a_refused_try_spoils_nothing_of_what_operations_are_made_of
     the_ancestor_runs_once_for_all_clones
     a_ready_value_can_be_shared
     two_threads_on_two_streams_see_one_value_in_order

@@ -331,7 +331,7 @@ fn settle_all(tracker: &Tracker, stamps: &mut SmallVec<[Stamp; 4]>, pending: &mu
 ///
 /// Useful before a process exits, and in tests that count driver calls.
 pub fn drain_background(deadline: Duration) -> bool {
-    let end = simtile_sync::time::now() + deadline;
+    let end = simtile_sync::time::now().saturating_add(deadline);
     let world = world();
     let mut running = world.running.lock();
     while *running > 0 {

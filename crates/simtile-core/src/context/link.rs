@@ -337,8 +337,7 @@ impl Link {
             return Err(error);
         }
         self.prune_tails();
-        // SAFETY: the event is alive; the context is current.
-        if let Ok(true) = self.relaxed(|driver| unsafe { query(driver, event) }) {
+        if self.tail_is_over(event) {
             self.destroy_event(event);
             return Ok(false);
         }
@@ -348,19 +347,28 @@ impl Link {
         Ok(true)
     }
 
+    /// Whether the work before it has finished. Of a stream that goes on capturing (the driver did not end its capture)
+    /// it is a node of a graph that nobody will have, and no end of any work: what ran before the capture is known by other events.
+    fn tail_is_over(&self, event: CUevent) -> bool {
+        // SAFETY: the event is alive; the context is current.
+        match self.relaxed(|driver| unsafe { query(driver, event) }) {
+            Ok(over) => over,
+            Err(CallError::Driver(error)) => error.code() == CUresult::CUDA_ERROR_CAPTURED_EVENT,
+            Err(_) => false,
+        }
+    }
+
     /// Forgets the ends that have been reached. Returns whether none is left; an end that cannot be asked stays.
     pub(super) fn prune_tails(&self) -> bool {
         let tails = core::mem::take(&mut *self.tails.lock());
         let mut left = Vec::new();
         for event in tails {
-            // SAFETY: the event is alive; the context is current.
-            match self.relaxed(|driver| unsafe { query(driver, event) }) {
-                Ok(true) => {
-                    sub(&self.counters.own_handles, 1);
-                    self.destroy_event(event);
-                    self.tails_left.fetch_sub(1, Ordering::SeqCst);
-                }
-                _ => left.push(event),
+            if self.tail_is_over(event) {
+                sub(&self.counters.own_handles, 1);
+                self.destroy_event(event);
+                self.tails_left.fetch_sub(1, Ordering::SeqCst);
+            } else {
+                left.push(event);
             }
         }
         self.tails.lock().extend(left);

@@ -84,7 +84,7 @@ impl Context {
     /// `deadline`. Waits for nothing that is dropped later.
     pub fn drain(&self, deadline: Duration) -> Drained {
         let shared = self.shared();
-        let end = simtile_sync::time::now() + deadline;
+        let end = simtile_sync::time::now().saturating_add(deadline);
         if self.usable().is_ok() {
             // Before the mark: what was dropped in a poll becomes an entry of its own then.
             shared.lanes.collect();

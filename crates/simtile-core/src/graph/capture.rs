@@ -261,6 +261,9 @@ impl Capture {
         stream: &Stream,
         calls: impl FnOnce() -> R,
     ) -> Result<R, StreamError> {
+        // Asked before the lock: foreign code that is being recorded runs under it.
+        let usable = stream.context().link().usable();
+        usable.map_err(|error| StreamError::from_call(error, stream.to_string()))?;
         match (&*self.capture.lock(), stream.tracked()) {
             (None, _) => Err(over(stream)),
             (Some(capture), Some(tracked)) if capture.has(tracked) => Ok(calls()),
@@ -445,6 +448,9 @@ impl Capture {
     pub(super) fn end_all(&self) -> Result<(CUgraph, Touched, Kept), GraphError> {
         let on = || format!("capture on {}", self.origin);
         let link = self.origin.context().link();
+        if crate::sys::is_forked() {
+            return Err(GraphError::from_call(CallError::Forked, on()));
+        }
         if in_host_function() {
             self.abandon();
             return Err(GraphError::from_call(CallError::InHostFunction, on()));
@@ -480,6 +486,10 @@ impl Capture {
 
     /// Ends the capture, if it has not ended, and throws the graph away.
     pub fn abandon(&self) {
+        if crate::sys::is_forked() {
+            // A thread that the child does not have may hold the locks.
+            return;
+        }
         // Foreign code that is being recorded may call this, with the lock held: whoever records it goes on.
         let capture = match in_host_function() {
             true => self.capture.try_lock().and_then(|mut slot| slot.take()),
@@ -567,10 +577,7 @@ fn destroy(stream: &Stream, graph: CUgraph, inner: u64) {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        let capture = self.capture.lock().take();
-        if let Some(capture) = capture {
-            throw_away(&self.origin, capture, self.owns());
-        }
+        self.abandon();
     }
 }
 

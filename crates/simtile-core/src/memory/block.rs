@@ -39,10 +39,10 @@ impl Context {
     /// long.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's. [`StreamError::QueueFull`](crate::StreamError::QueueFull) instead of waiting, [where that is said](crate::without_waiting).
     pub fn make_staging_block(self: &Arc<Self>, bytes: usize) -> Result<(), MemoryError> {
         let on = || format!("staging of {self}");
-        let block = self.take_block(class_for(bytes)).map_err(|error| MemoryError::from_call(error, on()))?;
+        let block = self.take_block(class_for(bytes)).map_err(|error| error.explain(on))?;
         drop(StagingBlock { block: Some(block), context: self.clone(), flying: None });
         Ok(())
     }

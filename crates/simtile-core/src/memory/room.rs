@@ -111,7 +111,7 @@ impl Context {
         let tracker = self.tracker();
         let mut tails = tracker.tails();
         let before = tails.len();
-        let end = simtile_sync::time::now() + self.oom_wait();
+        let end = simtile_sync::time::now().saturating_add(self.oom_wait());
         while !tails.is_empty() {
             tails.retain(|&stamp| match tracker.settle(stamp) {
                 Settled::Complete | Settled::Failed => false,

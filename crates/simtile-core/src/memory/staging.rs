@@ -9,15 +9,16 @@
 
 use super::Allocation;
 use crate::context::{Shared, SubmitError, add, sub};
-use crate::error::{CallError, Family, MemoryError};
-use crate::stream::{Across, Submit, Touch};
+use crate::error::{CallError, Family, MemoryError, StreamError};
+use crate::stream::{Across, Room, Submit, Touch, waits_for_nothing};
 use crate::{Context, Stream};
 use core::ffi::c_void;
 use simtile_driver::sys::*;
 use simtile_driver::{Driver, call};
 use simtile_hazard::planted::{Bug, is_planted};
 use simtile_hazard::{Mode, Settled, Stamp};
-use simtile_sync::{Global, Mutex};
+use simtile_sync::{Arc, Global, Mutex};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// Sizes of the two classes of blocks, and how many of each may exist before a taker waits for a busy one.
@@ -117,10 +118,11 @@ impl Stream {
         bytes: usize,
     ) -> Result<(), MemoryError> {
         let shared = self.context().shared();
-        let on = |error| MemoryError::from_call(error, format!("{} on {self}", target.name()));
+        let on = || format!("{} on {self}", target.name());
         let mut done = 0;
         while done < bytes {
-            let block = self.context().take_block(class_for(bytes - done)).map_err(on)?;
+            let block = self.context().take_block(class_for(bytes - done));
+            let block = block.map_err(|error| error.explain(on))?;
             let n = block.bytes().min(bytes - done);
             let host = block.pointer();
             // SAFETY: the block is ours alone and has `n` bytes; the source is readable (the caller's).
@@ -155,7 +157,7 @@ impl Stream {
         bytes: usize,
     ) -> Result<(), MemoryError> {
         let shared = self.context().shared();
-        let on = |error| MemoryError::from_call(error, format!("{} on {self}", source.name()));
+        let on = || format!("{} on {self}", source.name());
         let mut flying: VecDeque<(Block, Stamp, usize, usize)> = VecDeque::new();
         let mut queued = 0;
         let mut outcome = Ok(());
@@ -170,7 +172,7 @@ impl Stream {
             let block = match self.context().take_block(class_for(bytes - queued)) {
                 Ok(block) => block,
                 Err(error) => {
-                    outcome = Err(on(error));
+                    outcome = Err(error.explain(on));
                     break;
                 }
             };
@@ -227,6 +229,28 @@ impl Stream {
     }
 }
 
+/// Why there is no block.
+pub(super) enum NoBlock {
+    Call(CallError),
+    /// All are in use, and this thread waits for nothing.
+    Later(Room),
+}
+
+impl From<CallError> for NoBlock {
+    fn from(error: CallError) -> Self {
+        Self::Call(error)
+    }
+}
+
+impl NoBlock {
+    pub(super) fn explain(self, on: impl FnOnce() -> String) -> MemoryError {
+        match self {
+            Self::Call(error) => MemoryError::from_call(error, on()),
+            Self::Later(room) => MemoryError::Stream(StreamError::QueueFull { stream: on(), room }),
+        }
+    }
+}
+
 impl Context {
     /// A block that nothing uses, if there is one now.
     pub(super) fn free_block(&self, class: usize) -> Result<Option<Block>, CallError> {
@@ -258,7 +282,7 @@ impl Context {
     }
 
     /// A block that nothing uses. Makes one, or waits for one.
-    pub(super) fn take_block(&self, class: usize) -> Result<Block, CallError> {
+    pub(super) fn take_block(self: &Arc<Self>, class: usize) -> Result<Block, NoBlock> {
         let shared = self.shared();
         let list = &shared.memory.staging.classes[class];
         shared.adopt_blocks(class);
@@ -271,16 +295,32 @@ impl Context {
         if !known && guard.made < AT_ONCE {
             // Asking about every transfer would cost an event each; one answer frees all before it.
             drop(guard);
-            return self.make_block(class);
+            return Ok(self.make_block(class)?);
         }
         let Some((oldest, stamp)) = guard.busy.pop_front() else {
             // All are in the hands of other threads, or there is none yet.
             drop(guard);
-            return self.make_block(class);
+            return Ok(self.make_block(class)?);
         };
         let full = guard.made >= CLASSES[class].1;
         drop(guard);
-        let finished = if full {
+        let finished = if full && waits_for_nothing() {
+            let mut room = SmallVec::new();
+            let finished = match tracker.settle(stamp) {
+                Settled::Complete => Ok(true),
+                Settled::Pending(event) => {
+                    let fired = tracker.query(&event);
+                    room.push(event);
+                    fired
+                }
+                Settled::Unsealed | Settled::Failed => Ok(false),
+            };
+            if matches!(finished, Ok(false)) && !tracker.has_failed(stamp.axis) {
+                list.lock().busy.push_front((oldest, stamp));
+                return Err(NoBlock::Later(Room::of(self, room)));
+            }
+            finished
+        } else if full {
             match tracker.wait(stamp) {
                 Ok(()) => Ok(true),
                 Err(SubmitError::Driver { error, .. }) => Err(error),
@@ -301,10 +341,10 @@ impl Context {
             Ok(false) => list.lock().busy.push_front((oldest, stamp)),
             Err(error) => {
                 list.lock().busy.push_front((oldest, stamp));
-                return Err(error);
+                return Err(error.into());
             }
         }
-        self.make_block(class)
+        Ok(self.make_block(class)?)
     }
 
     fn make_block(&self, class: usize) -> Result<Block, CallError> {

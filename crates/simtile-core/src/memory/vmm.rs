@@ -260,7 +260,11 @@ impl AddressRange {
         }
         let mut used = self.used.lock();
         if let Some(other) = used.iter().find(|other| other.0 < end && start < other.1) {
-            return refused(format!("bytes {start}..{end}: {}..{} are mapped already", other.0, other.1));
+            let why = match self.lost.load(Ordering::Relaxed) {
+                true => "are mapped already, or could not be unmapped before",
+                false => "are mapped already",
+            };
+            return refused(format!("bytes {start}..{end}: {}..{} {why}", other.0, other.1));
         }
         used.push((start, end));
         Ok(())

@@ -193,7 +193,7 @@ impl Stream {
             };
             match error {
                 error @ (SubmitError::Busy(_) | SubmitError::Full { .. })
-                    if !submit.patient || super::waits_for_nothing() =>
+                    if !submit.patient || super::waits_for_no_room() =>
                 {
                     return Err(Across::Failed(shared, error));
                 }

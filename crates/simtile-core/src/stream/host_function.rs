@@ -16,7 +16,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     static HURRIED: Cell<bool> = const { Cell::new(false) };
-    static IMPATIENT: Cell<bool> = const { Cell::new(false) };
+    static PATIENCE: Cell<Patience> = const { Cell::new(Patience::Whole) };
+}
+
+/// What submissions of this thread wait for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Patience {
+    None,
+    /// Anything but room in a queue.
+    ForMemory,
+    Whole,
 }
 
 /// Whether the calling thread is inside a host function of this runtime.
@@ -42,21 +51,38 @@ pub fn with_drops_elsewhere<R>(run: impl FnOnce() -> R) -> R {
 /// Runs code whose submissions are to wait for nothing, as by [`SubmitBuilder::no_wait`](crate::SubmitBuilder::no_wait): those, too, that it has no
 /// builder of, such as the ones that make buffers. Allocations do not wait for memory.
 pub fn without_waiting<R>(run: impl FnOnce() -> R) -> R {
+    with_patience(Patience::None, run)
+}
+
+/// Runs code whose submissions are refused where a queue is full, but whose allocations may wait for memory. For threads that many share.
+pub fn without_waiting_for_room<R>(run: impl FnOnce() -> R) -> R {
+    with_patience(Patience::ForMemory, run)
+}
+
+fn with_patience<R>(patience: Patience, run: impl FnOnce() -> R) -> R {
     /// Also after a panic.
-    struct Back(bool);
+    struct Back(Patience);
     impl Drop for Back {
         fn drop(&mut self) {
-            IMPATIENT.set(self.0);
+            PATIENCE.set(self.0);
         }
     }
-    let _back = Back(IMPATIENT.replace(true));
+    let before = PATIENCE.get();
+    let _back = Back(before);
+    PATIENCE.set(if patience < before { patience } else { before });
     run()
 }
 
-/// Whether submissions of this thread wait for nothing.
+/// Whether submissions of this thread do not wait for room in a queue.
+#[inline]
+pub(crate) fn waits_for_no_room() -> bool {
+    PATIENCE.try_with(Cell::get).unwrap_or(Patience::Whole) != Patience::Whole
+}
+
+/// Whether this thread waits for nothing at all.
 #[inline]
 pub(crate) fn waits_for_nothing() -> bool {
-    IMPATIENT.try_with(Cell::get).unwrap_or(false)
+    PATIENCE.try_with(Cell::get).unwrap_or(Patience::Whole) == Patience::None
 }
 
 /// Whether drops on this thread must not call the driver: in a host function they may not, in a poll they take too long.

@@ -16,6 +16,11 @@ pub struct Room {
 }
 
 impl Room {
+    /// There is room when any of these has fired.
+    pub(crate) fn of(context: &Arc<Context>, events: SmallVec<[TrackedEvent; 4]>) -> Self {
+        Self { context: context.clone(), events }
+    }
+
     /// Whether it is worth trying again. Never waits for the device.
     ///
     /// # Errors

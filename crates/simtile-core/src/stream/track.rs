@@ -2,7 +2,7 @@
 
 use super::Stream;
 use super::handle::thread_token;
-use super::host_function::waits_for_nothing;
+use super::host_function::waits_for_no_room;
 use super::trail::{Trace, What};
 use crate::context::{CoreBackend, Shared, SubmitError, TrackedEvent};
 use crate::error::{CallError, Family, OnStream, StreamError};
@@ -69,7 +69,7 @@ impl Stream {
             trace.queue(|| handle.call(link, submit.current, calls))
         };
         let tracker = self.context.tracker();
-        let done = match submit.patient && !waits_for_nothing() {
+        let done = match submit.patient && !waits_for_no_room() {
             true => tracker.submit(tracked, accesses, &options, enqueue)?,
             false => tracker.try_submit(tracked, accesses, &options, enqueue)?,
         };
