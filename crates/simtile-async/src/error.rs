@@ -7,7 +7,7 @@ use simtile_core::{
 use std::sync::Arc;
 
 /// Why an operation failed. Cheap to clone: everyone who waits for a shared result gets the same error.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpError {
     /// An operation of the core failed; it says which one, on what.
@@ -113,6 +113,13 @@ pub enum OpError {
     /// An error of the program's own, from a closure that can fail.
     #[error(transparent)]
     User(Arc<dyn std::error::Error + Send + Sync>),
+}
+
+/// The text, since that is what `main` and `unwrap` print of an error.
+impl fmt::Debug for OpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl OpError {

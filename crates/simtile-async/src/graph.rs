@@ -321,21 +321,22 @@ impl GraphScope<'_> {
         Ok(output)
     }
 
-    /// As [`GraphScope::conditional`], with a second body that runs if the condition is 0.
+    /// As [`GraphScope::conditional`], with two bodies: `run(true, …)` records the one that runs if the condition is not 0, `run(false, …)` the other.
+    /// Gives both outputs, in this order.
     ///
     /// # Errors
     /// As [`GraphScope::conditional`]; drivers before CUDA 12.8 have no second body.
-    pub fn if_else<T, U>(
+    pub fn if_else<T>(
         &self,
         condition: &Condition,
-        then: impl FnOnce(&GraphScope<'_>) -> Result<T, OpError>,
-        otherwise: impl FnOnce(&GraphScope<'_>) -> Result<U, OpError>,
-    ) -> Result<(T, U), OpError> {
+        mut run: impl FnMut(bool, &GraphScope<'_>) -> Result<T, OpError>,
+    ) -> Result<(T, T), OpError> {
         let (capture, _, stream) = self.capture()?;
         let mut node = capture.begin_conditional(condition, Conditional::IfElse)?;
-        let outputs = (self.body(&mut node, 0, then)?, self.body(&mut node, 1, otherwise)?);
+        let then = self.body(&mut node, 0, |scope| run(true, scope))?;
+        let otherwise = self.body(&mut node, 1, |scope| run(false, scope))?;
         capture.end_conditional(stream, node)?;
-        Ok(outputs)
+        Ok((then, otherwise))
     }
 
     /// As [`GraphScope::conditional`], with so many bodies, of which that one runs whose number the condition is, counted from 0; none if there is

@@ -76,7 +76,7 @@ fn of_stream<'a>(error: &'a (dyn core::error::Error + 'static)) -> Option<&'a St
 macro_rules! family {
     ($(#[$meta:meta])* $name:ident { $($body:tt)* }) => {
         $(#[$meta])*
-        #[derive(Debug, thiserror::Error)]
+        #[derive(thiserror::Error)]
         #[non_exhaustive]
         pub enum $name {
             /// A driver call failed.
@@ -122,6 +122,13 @@ macro_rules! family {
                 on: String,
             },
             $($body)*
+        }
+
+        /// The text, since that is what `main` and `unwrap` print of an error.
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Display::fmt(self, f)
+            }
         }
 
         impl Family for $name {
@@ -716,7 +723,7 @@ fn known_suffix(known: &[String]) -> String {
 }
 
 /// Any error of this crate.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error(transparent)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the families say it")]
@@ -728,6 +735,13 @@ pub enum Error {
     Module(#[from] ModuleError),
     Launch(#[from] LaunchError),
     Graph(#[from] GraphError),
+}
+
+/// The text, since that is what `main` and `unwrap` print of an error.
+impl core::fmt::Debug for Error {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(self, f)
+    }
 }
 
 #[cfg(test)]

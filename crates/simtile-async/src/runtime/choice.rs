@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 const VARIABLE: &str = "SIMTILE_DRIVER";
 
 /// Why there is no runtime.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RuntimeError {
     /// No CUDA device can be used. The text says how to ask for the simulator.
@@ -53,6 +53,13 @@ pub enum RuntimeError {
     /// The driver does not start, or has no such device.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+/// The text, since that is what `main` and `unwrap` print of an error.
+impl fmt::Debug for RuntimeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl From<RuntimeError> for OpError {

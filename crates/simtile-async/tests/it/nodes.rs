@@ -431,18 +431,18 @@ fn of_several_bodies_the_condition_chooses_one() {
             Ok(case)
         })?;
         assert_eq!(numbers, [0, 1, 2]);
-        let (then, otherwise) = scope.if_else(
-            &whether,
-            |body| body.record(one(&add, |args| args.write(&mut sum).arg(1000u32))).map(|_| "then"),
-            |body| {
-                body.record(one(&add, |args| args.write(&mut other_sum).arg(1u32)))?;
-                // One of the other kind inside, with a condition of the outermost graph.
-                body.switch(&which, 1, |_, body| {
-                    body.record(one(&add, |args| args.write(&mut other_sum).arg(10u32)))
-                })?;
-                Ok("else")
-            },
-        )?;
+        let (then, otherwise) = scope.if_else(&whether, |yes, body| {
+            if yes {
+                body.record(one(&add, |args| args.write(&mut sum).arg(1000u32)))?;
+                return Ok("then");
+            }
+            body.record(one(&add, |args| args.write(&mut other_sum).arg(1u32)))?;
+            // One of the other kind inside, with a condition of the outermost graph.
+            body.switch(&which, 1, |_, body| {
+                body.record(one(&add, |args| args.write(&mut other_sum).arg(10u32)))
+            })?;
+            Ok("else")
+        })?;
         assert_eq!((then, otherwise), ("then", "else"));
         Ok(())
     })

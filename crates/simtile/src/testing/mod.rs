@@ -65,6 +65,10 @@ const SHRINKING: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Most lines of the trace in a message.
 const LINES: usize = 24;
+/// How steps end that a failure does not show.
+const DULL: [&str; 3] = [": lock", "GetCurrent", "SetCurrent"];
+/// How steps end that give things back.
+const GIVES_BACK: [&str; 6] = ["Destroy", "Release", "GetState", "FreeAsync", ": ends", "Query"];
 
 /// A call that fails, or that loses the contexts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -379,7 +383,11 @@ impl Spec {
         if !ends(&cx.simulator) && why.is_empty() {
             why.push(format!("{} pieces of work are left that do not end", cx.simulator.pending()));
         }
-        why.extend(cx.simulator.take_reports().iter().map(ToString::to_string));
+        why.extend(cx.simulator.take_reports().into_iter().map(|mut report| {
+            // What repeats the simulator alone repeats no test; the message ends with what does.
+            report.replay.clear();
+            report.to_string()
+        }));
         why
     }
 
@@ -453,7 +461,13 @@ impl fmt::Display for Message<'_> {
             write!(f, "\n  {line}")?;
         }
         if let Some(Explored { trace, recording, switches }) = &self.failure.explored {
-            let lines: Vec<&str> = trace.lines().skip(1).collect();
+            // Some steps say nothing to a reader, and what gives everything back at the end comes after
+            // whatever went wrong.
+            let mut lines: Vec<&str> =
+                trace.lines().skip(1).filter(|line| !DULL.iter().any(|end| line.ends_with(end))).collect();
+            while lines.last().is_some_and(|line| GIVES_BACK.iter().any(|end| line.ends_with(end))) {
+                lines.pop();
+            }
             let from = lines.len().saturating_sub(LINES);
             write!(f, "\nthe last {} of {} steps:", lines.len() - from, lines.len())?;
             for line in &lines[from..] {

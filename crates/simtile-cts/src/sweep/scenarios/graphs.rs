@@ -108,11 +108,8 @@ pub(super) fn bodies(rig: &Rig) -> Outcome {
     drop(graph);
     let graph = CudaGraph::scope(&a, |scope| {
         let condition = scope.condition(1)?;
-        scope.if_else(
-            &condition,
-            |body| body.record(fill(&mut x, 6).map(drop)),
-            |body| body.record(fill(&mut x, 7).map(drop)),
-        )?;
+        scope
+            .if_else(&condition, |yes, body| body.record(fill(&mut x, if yes { 6 } else { 7 }).map(drop)))?;
         scope.switch(&condition, 2, |number, body| body.record(fill(&mut y, number + 8).map(drop)))
     })?;
     graph.launch().sync_on(&b)?;
