@@ -8,7 +8,7 @@
 use crate::output::{HostBudget, Landing};
 use crate::reactor::Ticket;
 use crate::worker::Job;
-use crate::{DeviceOp, OpError, Pending, SubmitContext, into_future};
+use crate::{DeviceOp, ExecutionContext, OpError, Pending, SubmitContext, into_future};
 use core::task::Poll;
 use simtile_core::{
     DeviceBox, DeviceBuffer, DeviceBufferView, DeviceBufferViewMut, HostLanding, MemoryError, OnDevice,
@@ -85,11 +85,13 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
 
     fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<DeviceBuffer<T>, OpError>> {
         let Self { from, job, filling } = self;
+        let (stream, pool) = (cx.stream().clone(), cx.execution().pool().cloned());
+        // A memoised chain runs once for each pass: what it makes is made as usual.
+        let outside = ExecutionContext::new(&stream).with_pool(pool.clone());
         if let Some(write) = filling {
-            return write.poll_submit(cx);
+            return write.poll_submit(&mut cx.elsewhere(&outside));
         }
         let Some(source) = &*from else { return Poll::Ready(Err(OpError::Finished)) };
-        // A memoised chain runs once for each pass: what it makes is made as usual.
         if let Some((_, outside)) = cx.execution().capture() {
             let made = match source {
                 From::Zeros(len) => DeviceBuffer::zeroed(outside, *len).and_then(|mut buffer| {
@@ -101,7 +103,6 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
             *from = None;
             return Poll::Ready(made.map_err(Into::into));
         }
-        let (stream, pool) = (cx.stream().clone(), cx.execution().pool().cloned());
         let (zeros, len) = match source {
             From::Zeros(len) => (true, *len),
             values => (false, values.as_ref().len()),
@@ -123,7 +124,9 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
         match (from.take(), made) {
             (_, Err(error)) => Poll::Ready(Err(error)),
             (Some(From::Zeros(_)) | None, Ok(buffer)) => Poll::Ready(Ok(buffer)),
-            (Some(values), Ok(buffer)) => filling.insert(write(buffer, values)).poll_submit(cx),
+            (Some(values), Ok(buffer)) => {
+                filling.insert(write(buffer, values)).poll_submit(&mut cx.elsewhere(&outside))
+            }
         }
     }
 }
