@@ -26,17 +26,18 @@ enum State<A, R> {
 struct Askers(Mutex<(Vec<Waker>, u64)>);
 
 impl Askers {
-    /// Adds one, once.
+    /// Adds one, once. (Wakers are other people's code: cloned and dropped without the lock.)
     fn add(&self, waker: &Waker) {
+        let mut one = Some(waker.clone());
         let list = &mut self.0.lock().0;
         if !list.iter().any(|known| known.will_wake(waker)) {
-            list.push(waker.clone());
+            list.extend(one.take());
         }
     }
 
     /// Takes one out who has an answer.
     fn remove(&self, waker: &Waker) {
-        self.0.lock().0.retain(|known| !known.will_wake(waker));
+        let _gone: Vec<Waker> = self.0.lock().0.extract_if(.., |known| known.will_wake(waker)).collect();
     }
 
     /// How often they have been woken.

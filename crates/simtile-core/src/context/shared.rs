@@ -43,6 +43,11 @@ pub(crate) struct Shared {
 
 const CLOSED: usize = usize::MAX;
 
+/// The count with one question more; `None` where none may be asked.
+fn one_more(pins: usize) -> Option<usize> {
+    if pins == CLOSED { None } else { Some(pins + 1) }
+}
+
 /// Somebody asks about work without a handle: the context does not end meanwhile.
 pub(crate) struct Pin<'a>(&'a AtomicUsize);
 
@@ -151,8 +156,7 @@ impl Shared {
 
     /// Keeps the context from ending while it is asked. `None`: it is ending, or has ended.
     pub(crate) fn pin(&self) -> Option<Pin<'_>> {
-        let more = |pins: usize| (pins != CLOSED).then_some(pins + 1);
-        self.pins.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
+        self.pins.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).ok()?;
         Some(Pin(&self.pins))
     }
 
@@ -168,5 +172,15 @@ impl Shared {
     pub(super) fn leave(&self) -> bool {
         let _list = CONTEXTS.lock();
         self.handles.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_none_may_be_asked_none_is_counted() {
+        assert_eq!((one_more(0), one_more(7), one_more(CLOSED)), (Some(1), Some(8), None));
     }
 }

@@ -69,7 +69,7 @@ fn pools_end_after_their_buffers(cx: &Cx) -> Check {
     let core = Core::new(cx)?;
     let pool = core.context.new_mem_pool()?;
     let words = pool.from_slice(&core.stream, &[1u32; 100])?;
-    refused(pool.clone().close_now(), &["in use", "512 bytes"])?;
+    refused(pool.clone().close_now(), &["in use", "400 bytes"])?;
     drop(pool);
     same("words of a pool without a handle", &words.to_vec(&core.stream)?, &[1; 100])?;
     ensure_eq!(core.context.stats().pools, 1, "pools");

@@ -734,7 +734,7 @@ fn memory_outcome(fault: &MemoryFault, stream: String) -> Outcome {
 
 impl State {
     pub(super) fn stream_name(&self, uid: u64) -> String {
-        self.streams.get(&uid).map_or_else(|| format!("#{uid}"), |stream| stream_name(stream, uid))
+        self.streams.get(&uid).map_or_else(|| uid.to_string(), |stream| stream_name(stream, uid))
     }
 }
 
@@ -742,7 +742,7 @@ pub(crate) fn stream_name(stream: &StreamState, uid: u64) -> String {
     match &stream.label {
         Some(label) => format!("'{label}'"),
         None if stream.legacy => "legacy default".to_owned(),
-        None => format!("#{uid}"),
+        None => uid.to_string(),
     }
 }
 

@@ -275,7 +275,7 @@ impl Allocation {
     #[inline]
     pub fn offset_of(&self, address: u64, bytes: u64) -> Option<u64> {
         let offset = address.checked_sub(self.base)?;
-        (offset <= self.bytes && bytes <= self.bytes - offset).then_some(self.backing_offset + offset)
+        (offset <= self.bytes && bytes <= self.bytes - offset).then(|| self.backing_offset + offset)
     }
 
     /// The memories behind a range of a multicast mapping: for each, its device, its bytes and the offset there.
