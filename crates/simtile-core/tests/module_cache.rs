@@ -7,6 +7,7 @@ use simtile_core::{Context, Error, JitOptions, ModuleCache, ModuleError};
 use simtile_driver::Entry;
 use simtile_driver::sys::CUresult;
 use simtile_sim::Simulator;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -49,11 +50,18 @@ fn fr_l6_a_failure_is_everybodys_who_waited_and_the_next_call_tries_again() {
     let image = image(1);
     let pause = sim.pause_at(Entry::cuModuleLoadDataEx, 1);
     sim.fail(Entry::cuModuleLoadDataEx, 1, CUresult::CUDA_ERROR_UNKNOWN);
+    let asking = AtomicUsize::new(0);
     let errors: Vec<Arc<Error>> = std::thread::scope(|scope| {
-        let load = || cache.load(&context, &image).map(drop).unwrap_err();
+        let load = || {
+            asking.fetch_add(1, Ordering::SeqCst);
+            cache.load(&context, &image).map(drop).unwrap_err()
+        };
         let first = scope.spawn(load);
         assert!(pause.wait_reached(Duration::from_secs(20)));
         let others: Vec<_> = (0..7).map(|_| scope.spawn(load)).collect();
+        while asking.load(Ordering::SeqCst) < 8 {
+            std::thread::yield_now();
+        }
         // Long enough that they wait for it; one that came later would load by itself, and succeed.
         std::thread::sleep(Duration::from_millis(300));
         assert_eq!(cache.len(), 1);
