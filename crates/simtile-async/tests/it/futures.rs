@@ -60,10 +60,12 @@ fn no_wake_up_while_nothing_happens() {
     assert!(poll_once(&mut future, &waker).is_pending());
     // Beyond the reactor's activity: a parked thread asks once a millisecond.
     simtile_sync::time::sleep(Duration::from_millis(50));
-    let before = rig.sim.counts();
+    let (before, start) = (rig.sim.counts(), simtile_sync::time::now());
     simtile_sync::time::sleep(Duration::from_millis(100));
     let asked = rig.sim.counts().since(&before).of(Entry::cuEventQuery);
-    assert!(asked <= 110, "{asked} questions in 100 ms");
+    // On a busy machine a sleep takes longer than it was to.
+    let took = (simtile_sync::time::now() - start).as_millis() as u64;
+    assert!(asked <= took + 10, "{asked} questions in {took} ms");
     assert_eq!(waker.get(), 0);
     gate.open();
     until("the waker", || waker.get() == 1);
