@@ -85,11 +85,8 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
 
     fn poll_submit(&mut self, cx: &mut SubmitContext<'_>) -> Poll<Result<DeviceBuffer<T>, OpError>> {
         let Self { from, job, filling } = self;
-        let (stream, pool) = (cx.stream().clone(), cx.execution().pool().cloned());
-        // A memoised chain runs once for each pass: what it makes is made as usual.
-        let outside = ExecutionContext::new(&stream).with_pool(pool.clone());
         if let Some(write) = filling {
-            return write.poll_submit(&mut cx.elsewhere(&outside));
+            return fill_outside(write, cx);
         }
         let Some(source) = &*from else { return Poll::Ready(Err(OpError::Finished)) };
         if let Some((_, outside)) = cx.execution().capture() {
@@ -103,6 +100,7 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
             *from = None;
             return Poll::Ready(made.map_err(Into::into));
         }
+        let (stream, pool) = (cx.stream().clone(), cx.execution().pool().cloned());
         let (zeros, len) = match source {
             From::Zeros(len) => (true, *len),
             values => (false, values.as_ref().len()),
@@ -124,14 +122,17 @@ impl<T: DeviceCopy + Send + Sync + 'static> DeviceOp for Create<T> {
         match (from.take(), made) {
             (_, Err(error)) => Poll::Ready(Err(error)),
             (Some(From::Zeros(_)) | None, Ok(buffer)) => Poll::Ready(Ok(buffer)),
-            (Some(values), Ok(buffer)) => {
-                filling.insert(write(buffer, values)).poll_submit(&mut cx.elsewhere(&outside))
-            }
+            (Some(values), Ok(buffer)) => fill_outside(filling.insert(write(buffer, values)), cx),
         }
     }
 }
 
 into_future!([T: DeviceCopy] Create<T>);
+
+/// A memoised chain runs once for each pass: what it makes is made as usual, and filled so.
+fn fill_outside<Op: DeviceOp>(op: &mut Op, cx: &SubmitContext<'_>) -> Poll<Result<Op::Output, OpError>> {
+    op.poll_submit(&mut cx.elsewhere(&ExecutionContext::new(cx.stream())))
+}
 
 /// A buffer that each replay fills with these values, from pinned memory that the graph keeps.
 fn replayed<T: DeviceCopy>(

@@ -1,6 +1,10 @@
 //! F3: in a forked child nobody wakes futures and nobody does what was handed to other threads, so whoever waits for them is told.
 #![cfg(unix)]
 
+#[path = "../../simtile-core/tests/common/child.rs"]
+mod child;
+
+use child::in_child;
 use simtile_async::prelude::*;
 use simtile_async::{fill, load_module, zeros};
 use simtile_core::{Context, DeviceBuffer};
@@ -13,27 +17,6 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(20);
 const PTX: &[u8] = b".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k()\n{\n ret;\n}\n";
-
-/// Runs in a forked child; the child's answer. One that waits for ever ends by a signal.
-fn in_child(run: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs what follows alone and leaves by `_exit`.
-    match unsafe { libc::fork() } {
-        0 => {
-            // SAFETY: it asks for a signal.
-            unsafe { libc::alarm(20) };
-            let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(false);
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(i32::from(!fine)) }
-        }
-        child => {
-            assert!(child > 0, "fork failed");
-            let mut status = 0;
-            // SAFETY: the out-pointer is valid for the call.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-        }
-    }
-}
 
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     Pin::new(future).poll(&mut std::task::Context::from_waker(Waker::noop()))

@@ -1,8 +1,11 @@
 //! F3: in a forked child no driver call is made, and drops touch nothing.
 #![cfg(unix)]
 
+#[path = "common/child.rs"]
+mod child;
 mod common;
 
+use child::in_child;
 use common::*;
 use simtile_core::{
     Device, DeviceBuffer, DeviceError, Error, GraphError, JitOptions, MemoryError, ModuleCache, ModuleError,
@@ -10,27 +13,6 @@ use simtile_core::{
 };
 use simtile_driver::Entry;
 use std::time::Duration;
-
-/// Runs in a forked child; the child's answer. One that waits for ever ends by a signal.
-fn in_child(run: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs what follows alone and leaves by `_exit`.
-    match unsafe { libc::fork() } {
-        0 => {
-            // SAFETY: it asks for a signal.
-            unsafe { libc::alarm(20) };
-            let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(false);
-            // SAFETY: ends the child at once.
-            unsafe { libc::_exit(i32::from(!fine)) }
-        }
-        child => {
-            assert!(child > 0, "fork failed");
-            let mut status = 0;
-            // SAFETY: the out-pointer is valid for the call.
-            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-        }
-    }
-}
 
 #[test]
 fn fr_h7_f3_a_forked_child_makes_no_driver_call() {

@@ -304,23 +304,8 @@ impl Context {
         };
         let full = guard.made >= CLASSES[class].1;
         drop(guard);
-        let finished = if full && waits_for_nothing() {
-            let mut room = SmallVec::new();
-            let finished = match tracker.settle(stamp) {
-                Settled::Complete => Ok(true),
-                Settled::Pending(event) => {
-                    let fired = tracker.query(&event);
-                    room.push(event);
-                    fired
-                }
-                Settled::Unsealed | Settled::Failed => Ok(false),
-            };
-            if matches!(finished, Ok(false)) && !tracker.has_failed(stamp.axis) {
-                list.lock().busy.push_front((oldest, stamp));
-                return Err(NoBlock::Later(Room::of(self, room)));
-            }
-            finished
-        } else if full {
+        let mut room = SmallVec::new();
+        let finished = if full && !waits_for_nothing() {
             match tracker.wait(stamp) {
                 Ok(()) => Ok(true),
                 Err(SubmitError::Driver { error, .. }) => Err(error),
@@ -329,7 +314,11 @@ impl Context {
         } else {
             match tracker.settle(stamp) {
                 Settled::Complete => Ok(true),
-                Settled::Pending(event) => tracker.query(&event),
+                Settled::Pending(event) => {
+                    let fired = tracker.query(&event);
+                    room.push(event);
+                    fired
+                }
                 Settled::Unsealed | Settled::Failed => Ok(false),
             }
         };
@@ -338,7 +327,12 @@ impl Context {
             Ok(true) => return Ok(oldest),
             // Whether its transfer ends can never be known.
             Ok(false) if tracker.has_failed(stamp.axis) => shared.lose(oldest),
-            Ok(false) => list.lock().busy.push_front((oldest, stamp)),
+            Ok(false) => {
+                list.lock().busy.push_front((oldest, stamp));
+                if full && waits_for_nothing() {
+                    return Err(NoBlock::Later(Room::of(self, room)));
+                }
+            }
             Err(error) => {
                 list.lock().busy.push_front((oldest, stamp));
                 return Err(error.into());
